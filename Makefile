@@ -1,0 +1,49 @@
+# `make` alone lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.adagp-setup
+# The tests run in two processes of one thread each: more threads only make them wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all bench lint docs clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
+
+setup: $(STAMP) ## make .venv with everything (once, and again when the dependencies change)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "adagp needs Python 3.11 or newer; '$(PYTHON)' is: $$($(PYTHON) --version 2>&1). Try: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "'$(PYTHON)' cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -e '.[dev]' -c constraints.txt
+	@touch $@
+
+demo: setup ## train one small CNN by backpropagation, by ADA-GP and by the alternatives (about two minutes)
+	$(BIN)/adagp compare --preset demo
+
+lint: setup ## ruff, mypy --strict, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: lint ## lint, and all tests but the slow ones
+	$(PYTEST) -m "not slow"
+
+test-all: lint ## lint, and all tests
+	$(PYTEST)
+
+bench: setup ## measure the budgets, side by side in one run
+	$(BIN)/python -m benchmarks
+
+docs: setup ## render the documentation into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+clean: ## remove everything that was generated (not .venv, not runs/)
+	rm -rf site dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
