@@ -1,0 +1,6 @@
+"""The zoo: small image classifiers, one file per family, one registry."""
+
+from adagp.models import cnn, mobilenet, resnet, vgg
+from adagp.models.registry import build, names, register
+
+__all__ = ["build", "cnn", "mobilenet", "names", "register", "resnet", "vgg"]

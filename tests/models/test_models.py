@@ -1,0 +1,112 @@
+import pytest
+import torch
+from torch import nn
+
+from adagp import models
+
+
+# Counted from the papers' tables, not read off the code.
+def _resnet_parameters(blocks: int) -> int:
+    total = 3 * 16 * 9 + 2 * 16 + 64 * 10 + 10
+    before = 16
+    for width in (16, 32, 64):
+        total += before * width * 9 + (2 * blocks - 1) * width * width * 9 + 2 * blocks * 2 * width
+        before = width
+    return total
+
+
+def _parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def test_names_are_sorted_and_complete() -> None:
+    assert models.names() == sorted(models.names())
+    assert {"cnn", "resnet14", "resnet20", "vgg13", "mobilenet_v2"} <= set(models.names())
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cnn", (3 * 16 * 9 + 16) + (16 * 32 * 9 + 32) + (32 * 64 * 9 + 64) + (256 * 128 + 128) + (128 * 10 + 10)),
+        ("resnet14", _resnet_parameters(2)),
+        ("resnet20", _resnet_parameters(3)),
+        ("vgg13", 9_416_010 - 2 * (64 + 128 + 256 + 512 + 512)),  # usual count, less the biases batch norm makes void
+        ("mobilenet_v2", 2_236_682),
+    ],
+)
+def test_parameter_counts(name: str, expected: int) -> None:
+    assert _parameters(models.build(name)) == expected
+
+
+def test_published_sizes() -> None:
+    assert _parameters(models.build("resnet20")) == pytest.approx(0.27e6, rel=0.02)  # He et al., table 6
+    assert 50_000 <= _parameters(models.build("cnn", in_channels=1)) <= 100_000
+
+
+@pytest.mark.parametrize("name", ["cnn", "resnet14", "resnet20", "vgg13", "mobilenet_v2"])
+@pytest.mark.parametrize(("channels", "size", "classes"), [(1, 8, 10), (1, 28, 10), (3, 32, 10), (3, 32, 7)])
+def test_shapes(name: str, channels: int, size: int, classes: int) -> None:
+    model = models.build(name, num_classes=classes, in_channels=channels)
+    logits = model(torch.randn(2, channels, size, size))
+    assert logits.shape == (2, classes)
+    assert torch.isfinite(logits).all()
+
+
+@pytest.mark.parametrize("name", ["cnn", "resnet14", "resnet20", "vgg13", "mobilenet_v2"])
+def test_one_sgd_step_lowers_the_loss_and_reaches_every_parameter(name: str) -> None:
+    torch.manual_seed(0)
+    model = models.build(name)
+    images, labels = torch.randn(8, 3, 16, 16), torch.arange(8) % 10
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    before = nn.functional.cross_entropy(model(images), labels)
+    before.backward()
+    assert [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+    optimizer.step()
+    after = nn.functional.cross_entropy(model(images), labels)
+    assert after.item() < before.item()
+
+
+@pytest.mark.parametrize("name", ["cnn", "resnet14", "vgg13", "mobilenet_v2"])
+def test_seed_decides_the_weights(name: str) -> None:
+    def weights(seed: int) -> list[torch.Tensor]:
+        torch.manual_seed(seed)
+        return list(models.build(name).state_dict().values())
+
+    assert all(torch.equal(a, b) for a, b in zip(weights(1), weights(1), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(weights(1), weights(2), strict=True))
+
+
+def test_resnet_shortcut_is_option_a() -> None:
+    block = models.resnet.BasicBlock(16, 32, 2).eval()
+    nn.init.zeros_(
+        block.conv2.weight
+    )  # the residual branch gives 0 (eval-mode norm of 0), so the shortcut is the output
+    x = torch.rand(1, 16, 8, 8)
+    y = block(x)
+    assert torch.equal(y[:, 8:24], x[:, :, ::2, ::2])
+    assert not y[:, :8].any()
+    assert not y[:, 24:].any()
+
+
+def test_mobilenet_has_depthwise_layers_and_keeps_4x4_positions() -> None:
+    model = models.build("mobilenet_v2")
+    depthwise = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.groups == m.in_channels > 1]
+    assert len(depthwise) == 17
+    assert isinstance(model, models.mobilenet.MobileNetV2)
+    assert model.eval().features(torch.randn(1, 3, 32, 32)).shape == (1, 1280, 4, 4)
+
+
+def test_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"'resnet21'.*cnn, mobilenet_v2, resnet14, resnet20, vgg13"):
+        models.build("resnet21")
+
+
+@pytest.mark.parametrize("argument", ["num_classes", "in_channels"])
+def test_counts_below_one_are_refused_by_name(argument: str) -> None:
+    with pytest.raises(ValueError, match=argument):
+        models.build("cnn", **{argument: 0})
+
+
+def test_a_name_is_registered_once() -> None:
+    with pytest.raises(ValueError, match="'cnn' exists already"):
+        models.register("cnn")(models.resnet.resnet14)
