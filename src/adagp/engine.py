@@ -1,0 +1,545 @@
+"""The engine: `AdaGP` stands beside a model and an optimizer and runs one batch under a plan.
+
+One batch, as data flows: `_begin` (plan in force, graph cut) -> the user's forward (hooks see outputs) -> `_backward`
+(true gradients) -> `_supply` (every other source writes its layer's `.grad`) -> `_learn` (predictor, memories,
+quality, schedule) -> the user's optimizer.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+from adagp import predictor as predictors
+from adagp import schedules, sources
+from adagp.layers import Coverage, CoverageRow, Layer, find_layers, uncovered_parameters
+from adagp.predictor import Lesson, Predictor, Seen
+from adagp.quality import Agreement, LayerQuality, QualityRecord
+from adagp.rows import Rows
+from adagp.schedules import Phase, Plan, Schedule
+
+logger = logging.getLogger("adagp")
+
+_FORMAT = 1
+
+
+class NonFiniteError(RuntimeError):
+    """The loss became NaN or infinite in a batch with true gradients; the message names the first layer concerned."""
+
+
+class AdaGP:
+    """Lets each layer's weight gradient come, batch by batch, from where the schedule says.
+
+    The model is not wrapped: its class, outputs and `state_dict` keys stay as they are. Attach before `torch.compile`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        schedule: Schedule | Callable[[int], Plan],
+        predictor: str | Predictor | None = "trusted",
+        *,
+        include: str | None = None,
+        exclude: str | None = None,
+        immediate: bool = False,
+        skip_forward: bool = False,
+        timer: Callable[[], float] | None = None,
+    ) -> None:
+        """Find the layers, check that everything fits together, and hook in.
+
+        Args:
+            model: Any module; it stays as it is.
+            optimizer: Any optimizer over the model's parameters.
+            schedule: Says for each step which source supplies each layer; see `adagp.schedules`.
+            predictor: `trusted`, `paper`, `literal`, an object with the methods of `Predictor`, or None for none.
+            include: Cover only layers whose name or class this regular expression is found in.
+            exclude: Leave out layers whose name or class this regular expression is found in.
+            immediate: In GP, update each layer as soon as its output exists, so that the rows of only one layer are
+                alive at a time. Not for weights used twice in a forward, and gradients cannot be clipped.
+            skip_forward: Leave the forward pass out where a plan needs no layer's output; `step` then returns None.
+            timer: A clock in seconds; with it `predictor_seconds` tells the predictor's share.
+        """
+        if hasattr(model, "_orig_mod"):
+            raise ValueError("model is already compiled: attach AdaGP to the plain module first, then torch.compile it")
+        self.model, self.optimizer = model, optimizer
+        self.schedule = schedule if isinstance(schedule, Schedule) else schedules.from_function(schedule)
+        self._immediate, self._skip_forward, self._timer = immediate, skip_forward, timer
+        self.predictor_seconds = 0.0
+        self.step_index = 0
+        self._counts: Counter[str] = Counter()
+        self._quality = QualityRecord()
+        self._layers, self._coverage = self._find(include, exclude)
+        self._by_name = {layer.name: layer for layer in self._layers}
+        self._uncovered = list(uncovered_parameters(model, self._layers))
+        self._predictor = predictors.build(predictor) if isinstance(predictor, str) else predictor
+        if self._predictor is not None:
+            self._predictor.attach(self._layers)
+        self._sources = sources.build(self.schedule.sources, self._predictor)
+        self._batch: Batch | None = None
+        self._force_backprop = False
+        self._hooks = [layer.module.register_forward_hook(_Hook(self, layer)) for layer in self._layers]
+        if immediate:
+            self._refuse_immediate_where_impossible()
+
+    def _find(self, include: str | None, exclude: str | None) -> tuple[list[Layer], Coverage]:
+        optimized = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        trained = {id(parameter) for parameter in optimized}
+        if not any(id(parameter) in trained for parameter in self.model.parameters()):
+            raise ValueError(
+                "the optimizer holds none of the model's parameters: build it from model.parameters(), "
+                "after moving the model to its device"
+            )
+        layers, coverage = find_layers(self.model, optimized, include, exclude)
+        if not layers:
+            raise ValueError(
+                f"the model has no layer that adagp can cover:\n{coverage}\nregister its layer types with layers.register"
+            )
+        return layers, coverage
+
+    def _refuse_immediate_where_impossible(self) -> None:
+        tied = [row for row in self._coverage.rows if "tied to" in row.reason]
+        if tied:
+            raise ValueError(
+                f"immediate=True: layer {tied[0].layer!r} has its {tied[0].reason}, and a weight that is used twice "
+                "cannot change between its uses: use immediate=False"
+            )
+        if isinstance(self.optimizer, torch.optim.LBFGS):
+            raise ValueError("immediate=True: LBFGS needs all gradients at once: use immediate=False")
+
+    # ---- the user's side
+
+    def step(self, closure: Callable[[], Tensor], scaler: GradScaler | None = None) -> Tensor | None:
+        """Run one batch: forward, gradients, optimizer.
+
+        Args:
+            closure: Runs the forward and returns the loss; it must not call `backward` itself.
+            scaler: A GradScaler, used only in batches with a true backward.
+
+        Returns:
+            The detached loss, or None where the forward was left out (`skip_forward`).
+        """
+        if isinstance(self.optimizer, torch.optim.LBFGS):
+            loss = self._step_lbfgs(closure)
+        else:
+            batch, loss = self._evaluate(closure, scaler)
+            batch.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    def _step_lbfgs(self, closure: Callable[[], Tensor]) -> Tensor | None:
+        """LBFGS evaluates a batch several times; it remains one step of the schedule."""
+        first = self.step_index
+
+        def evaluate() -> float:
+            self.step_index = first
+            self.optimizer.zero_grad(set_to_none=True)
+            loss = self._evaluate(closure, None)[1]
+            return float("nan") if loss is None else float(loss)
+
+        return torch.tensor(self.optimizer.step(evaluate))
+
+    def _evaluate(self, closure: Callable[[], Tensor], scaler: GradScaler | None) -> tuple["Batch", Tensor | None]:
+        batch = self.batch(scaler=scaler)
+        loss = None
+        with batch:
+            if batch.needs_forward:
+                loss = closure()
+                batch.backward(loss)
+        if batch.failed:
+            self.optimizer.zero_grad(set_to_none=True)
+            self.step_index = batch.step_index
+            self._force_backprop = True
+            batch = self.batch(scaler=scaler)
+            with batch:
+                loss = closure()
+                batch.backward(loss)
+        return batch, None if loss is None else loss.detach()
+
+    def batch(self, scaler: GradScaler | None = None) -> "Batch":
+        """Open one batch of the schedule, for loops that need their own hands; use it in a `with` statement.
+
+        Several `backward` calls inside accumulate, as micro-batches do. When the block ends every `.grad` is in place.
+        """
+        if not self._hooks:
+            raise RuntimeError("this AdaGP was removed from its model: build a new one")
+        return Batch(self, scaler)
+
+    def next_plan(self) -> Plan:
+        """The plan of the next batch; asking changes nothing."""
+        if self._force_backprop:
+            return Plan(Phase.BP, "backprop", note="fallback")
+        return self.schedule(self.step_index)
+
+    def coverage(self) -> Coverage:
+        """Which layers are covered, which are not, and why."""
+        return self._coverage
+
+    def quality(self) -> dict[str, LayerQuality]:
+        """Running figures of each layer's predictions against its true gradients."""
+        return self._quality.report()
+
+    def counts(self) -> dict[str, int]:
+        """How many layer updates each source supplied.
+
+        Events are counted beside: `fallback` (a GP batch redone or followed by BP because of a NaN) and `nonfinite`
+        (a layer's true gradient that was not finite, so that nothing learned from it).
+        """
+        return dict(self._counts)
+
+    def remove(self) -> None:
+        """Take every hook out of the model; it is then as it was before."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to resume, in plain types and tensors, so that it loads with `weights_only=True`."""
+        return {
+            "format": _FORMAT,
+            "layers": {layer.name: [layer.out, layer.fan_in] for layer in self._layers},
+            "step_index": self.step_index,
+            "force_backprop": self._force_backprop,
+            "counts": dict(self._counts),
+            "quality": self._quality.state_dict(),
+            "predictor": None if self._predictor is None else self._predictor.state_dict(),
+            "sources": {name: source.state_dict() for name, source in self._sources.items()},
+            "schedule": self.schedule.state_dict(),
+            "predictor_seconds": self.predictor_seconds,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave; ValueError says in what the saved model or set-up differs from this one."""
+        if state.get("format") != _FORMAT:
+            raise ValueError(f"this is no AdaGP state of format {_FORMAT}: its keys are {sorted(map(str, state))[:8]}")
+        mine = {layer.name: [layer.out, layer.fan_in] for layer in self._layers}
+        saved = {name: list(shape) for name, shape in state["layers"].items()}
+        if mine != saved:
+            names = sorted(name for name in {*mine, *saved} if mine.get(name) != saved.get(name))
+            first = names[0]
+            raise ValueError(
+                f"the state is of another model: {len(names)} layers differ, the first is {first!r} "
+                f"(saved rows {saved.get(first)}, here {mine.get(first)}); load it beside the model it was saved with"
+            )
+        if (state["predictor"] is None) != (self._predictor is None) or set(state["sources"]) != set(self._sources):
+            raise ValueError("the state was saved with another predictor or schedule: build AdaGP with the same ones")
+        self.step_index = state["step_index"]
+        self._force_backprop = state["force_backprop"]
+        self._counts = Counter(state["counts"])
+        self._quality.load_state_dict(state["quality"])
+        if self._predictor is not None:
+            self._predictor.load_state_dict(state["predictor"])
+        for name, source in self._sources.items():
+            source.load_state_dict(state["sources"][name])
+        self.schedule.load_state_dict(state["schedule"])
+        self.predictor_seconds = state["predictor_seconds"]
+
+    # ---- what a batch asks of the engine
+
+    def _resolve(self, plan: Plan) -> dict[str, str]:
+        """The source of every covered layer under a plan, checked."""
+        unknown = plan.used_sources() - self._sources.keys()
+        if "predicted" in unknown:
+            raise ValueError("the plan asks for 'predicted' but predictor=None: give AdaGP a predictor")
+        if unknown:
+            raise ValueError(
+                f"the plan of step {self.step_index} asks for {sorted(unknown)}, which the schedule did not announce; "
+                f"announced: {sorted(self._sources)} (see schedules.from_function)"
+            )
+        strangers = plan.overrides.keys() - {row.layer for row in self._coverage.rows}
+        if strangers:
+            raise ValueError(f"the plan of step {self.step_index} names {sorted(strangers)}, which the model has not")
+        chosen = {layer.name: plan.source(layer.name) for layer in self._layers}
+        if plan.phase is Phase.GP:
+            graphs = [name for name, source in chosen.items() if self._sources[source].needs_graph]
+            if graphs:
+                raise ValueError(f"a GP plan has no backward, but layer {graphs[0]!r} asks for it: use Phase.BP")
+        return chosen
+
+    def _drop(self, layer: Layer, reason: str) -> None:
+        """Cover a layer no longer, because the first batches showed that its output is never seen."""
+        logger.warning("layer %r is not covered: %s", layer.name, reason)
+        self._layers.remove(layer)
+        del self._by_name[layer.name]
+        self._uncovered += [(layer.name, parameter) for parameter in layer.parameters()]
+        self._coverage = Coverage(
+            tuple(
+                CoverageRow(row.layer, row.kind, row.parameters, False, reason) if row.layer == layer.name else row
+                for row in self._coverage.rows
+            )
+        )
+
+    def _timed(self, work: Callable[[], Any]) -> Any:
+        if self._timer is None:
+            return work()
+        start = self._timer()
+        result = work()
+        self.predictor_seconds += self._timer() - start
+        return result
+
+
+class Batch:
+    """One batch under a plan; made by `AdaGP.batch`."""
+
+    def __init__(self, engine: AdaGP, scaler: GradScaler | None) -> None:
+        """Nothing is in force before the `with` block."""
+        self._engine = engine
+        self._scaler = scaler
+        self._seen: dict[str, list[Seen]] = {}
+        self._recording = False
+        self._backward_done = False
+        self._restore = ExitStack()
+        self.failed = False
+        """Whether a prediction or the loss was not finite in GP, so that nothing was applied."""
+        self.step_index = engine.step_index
+        self.plan = engine.next_plan()
+        self.source = engine._resolve(self.plan)
+
+    @property
+    def needs_forward(self) -> bool:
+        """Whether the forward pass must run: always, unless `skip_forward` and no source looks at an output."""
+        engine = self._engine
+        return not engine._skip_forward or any(
+            engine._sources[source].needs_graph or engine._sources[source].needs_output
+            for source in self.source.values()
+        )
+
+    def __enter__(self) -> "Batch":
+        """Put the plan in force: the graph is cut where no source needs it."""
+        engine = self._engine
+        if engine._batch is not None:
+            raise RuntimeError("the last batch is still open: leave its `with` block before the next begins")
+        self._refuse_leftovers()
+        if self.plan.phase is Phase.GP:
+            self._restore.enter_context(torch.no_grad())
+        else:
+            self._cut_graph()
+        engine._batch = self
+        self._recording = True
+        return self
+
+    def _refuse_leftovers(self) -> None:
+        """A gradient left from before would be mistaken for this batch's."""
+        for group in self._engine.optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    if bool(parameter.grad.ne(0).any()):
+                        raise RuntimeError(
+                            "a gradient is left from an earlier backward: call optimizer.zero_grad() after each step; "
+                            "to accumulate, call batch.backward several times inside one batch"
+                        )
+                    parameter.grad = None
+
+    def _cut_graph(self) -> None:
+        """Parameters without need of a graph do not require grad in this batch; autograd prunes the rest by itself."""
+        engine = self._engine
+        for layer in engine._layers:
+            if not engine._sources[self.source[layer.name]].needs_graph:
+                for parameter in layer.parameters():
+                    self._without_grad(parameter)
+        for module, parameter in engine._uncovered:
+            if self.plan.source_of_uncovered(module) != "backprop":
+                self._without_grad(parameter)
+
+    def _without_grad(self, parameter: nn.Parameter) -> None:
+        parameter.requires_grad_(False)
+        self._restore.callback(parameter.requires_grad_, True)
+
+    def backward(self, loss: Tensor) -> None:
+        """True backward where the plan has one; may be called again for the next micro-batch of the same batch."""
+        self._recording = False
+        try:
+            if self.plan.phase is Phase.GP:
+                self.failed = self.failed or not bool(torch.isfinite(loss).all())
+            else:
+                self._check_finite(loss)
+                scaled = loss if self._scaler is None else self._scaler.scale(loss)
+                scaled.backward()  # type: ignore[no-untyped-call]
+                self._backward_done = True
+        finally:
+            self._recording = True
+
+    def _check_finite(self, loss: Tensor) -> None:
+        if not loss.requires_grad:
+            raise RuntimeError("the loss depends on no trainable parameter: compute it from the model's output")
+        if bool(torch.isfinite(loss).all()):
+            return
+        bad = (name for name, parts in self._seen.items() if not all(part.output.isfinite().all() for part in parts))
+        first = next(bad, None)
+        where = f"the output of layer {first!r} is the first that is not" if first else "all covered layers' outputs are"
+        raise NonFiniteError(
+            f"the loss is not finite at step {self.step_index} ({self.plan.phase.value}); {where} finite. "
+            "Lower the learning rate, clip gradients, or resume from the last checkpoint"
+        )
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Supply the other gradients and let everything learn."""
+        engine = self._engine
+        engine._batch = None
+        self._restore.close()
+        if kind is not None:
+            return
+        if self.plan.phase is not Phase.GP and not self._backward_done:
+            raise RuntimeError(f"a {self.plan.phase.value} batch ended without batch.backward(loss)")
+        if self._scaler is not None and self._backward_done:
+            self._scaler.unscale_(engine.optimizer)
+        with torch.no_grad():
+            seen = {name: Seen.mean(parts) for name, parts in self._seen.items()}
+            truths = self._truths(seen)
+            self._supply(seen)
+            agreements = engine._timed(lambda: self._learn(seen, truths))
+        if self.failed:
+            engine._counts["fallback"] += 1
+            engine._force_backprop = True
+        else:
+            engine._force_backprop = False
+        engine.schedule.observe(self.step_index, agreements)
+        engine.step_index = self.step_index + 1
+
+    def _truths(self, seen: Mapping[str, Seen]) -> dict[str, Rows]:
+        """The true rows of every layer that backpropagation served."""
+        engine = self._engine
+        truths: dict[str, Rows] = {}
+        for layer in list(engine._layers):
+            if self.source[layer.name] != "backprop":
+                continue
+            rows = layer.gradient()
+            if rows is None:
+                continue
+            if engine._predictor is not None and layer.name not in seen:
+                engine._drop(layer, "its weight is used without calling the module, so its output is never seen")
+                continue
+            truths[layer.name] = rows
+            engine._counts["backprop"] += 1
+        return truths
+
+    def _supply(self, seen: Mapping[str, Seen]) -> None:
+        """Every source but backpropagation writes its layers' gradients; the parameters that rest get None."""
+        engine = self._engine
+        if self.plan.phase is Phase.GP and engine._immediate and self._seen:
+            return
+        for layer in engine._layers:
+            source = engine._sources[self.source[layer.name]]
+            if not source.needs_graph:
+                self._apply(layer, self._gradient(layer, seen.get(layer.name)))
+        if self.failed:
+            for layer in engine._layers:
+                layer.assign(None)
+
+    def _gradient(self, layer: Layer, seen: Seen | None) -> Rows | None:
+        engine = self._engine
+        source = engine._sources[self.source[layer.name]]
+        if source.needs_output:
+            rows: Rows | None = engine._timed(lambda: source.gradient(layer, seen))
+            if rows is not None and not all(bool(block.isfinite().all()) for block in rows.blocks()):
+                logger.warning("step %d: the prediction for layer %r is not finite", self.step_index, layer.name)
+                self.failed = True
+                return None
+            return rows
+        return source.gradient(layer, seen)
+
+    def _apply(self, layer: Layer, rows: Rows | None) -> None:
+        layer.assign(rows)
+        if not self.failed:
+            self._engine._counts[self.source[layer.name] if rows is not None else "skip"] += 1
+
+    def _learn(self, seen: Mapping[str, Seen], truths: Mapping[str, Rows]) -> dict[str, Agreement]:
+        """The predictor and the sources that remember learn from what was true; quality is recorded."""
+        engine = self._engine
+        if not truths:
+            return {}
+        squares = _squares(truths)
+        sound = {name for name, values in squares.items() if all(value < float("inf") for value in values)}
+        engine._counts["nonfinite"] += len(truths) - len(sound)
+        for source in engine._sources.values():
+            for name in truths:
+                if name in sound:
+                    source.learn(engine._by_name[name], truths[name])
+        if engine._predictor is None:
+            return {}
+        lessons = [
+            Lesson(engine._by_name[name], seen[name], truths[name], squares[name]) for name in truths if name in sound
+        ]
+        if not lessons:
+            return {}
+        with torch.enable_grad():
+            agreements = engine._predictor.learn(lessons)
+        engine._quality.update(agreements, {name: engine._predictor.trust(name) for name in agreements})
+        return agreements
+
+    def step(self) -> None:
+        """Step the optimizer as this batch needs it: through the GradScaler only where gradients were scaled."""
+        if self._scaler is not None and self._backward_done:
+            self._scaler.step(self._engine.optimizer)
+            self._scaler.update()
+        else:
+            self._engine.optimizer.step()
+
+    def see(self, layer: Layer, output: Any) -> None:
+        """Called by the forward hook of every covered layer."""
+        engine = self._engine
+        if not self._recording or layer.name not in engine._by_name:
+            return
+        if engine._predictor is None and not engine._immediate:
+            return
+        parts = self._seen.setdefault(layer.name, [])
+        if parts and engine._immediate:
+            raise RuntimeError(
+                f"immediate=True: layer {layer.name!r} ran twice in one batch, and its weight cannot change between "
+                "its uses: use immediate=False"
+            )
+        if engine._predictor is not None:
+            if not isinstance(output, Tensor):
+                raise TypeError(f"layer {layer.name!r} returned {type(output).__name__}, not a tensor: exclude it")
+            with torch.no_grad():
+                parts.append(engine._timed(lambda: engine._predictor.see(layer, output)))  # type: ignore[union-attr]
+        else:
+            parts.append(Seen(torch.empty(0)))
+        if engine._immediate and self.plan.phase is Phase.GP:
+            self._update_now(layer, parts[0])
+
+    def _update_now(self, layer: Layer, seen: Seen) -> None:
+        """Step the optimizer for one layer: every other gradient is None, so nothing else moves."""
+        rows = self._gradient(layer, seen)
+        self._apply(layer, rows)
+        if rows is not None:
+            self._engine.optimizer.step()
+            layer.assign(None)
+
+
+def _squares(truths: Mapping[str, Rows]) -> dict[str, tuple[float, ...]]:
+    """Sum of squares of every block, fetched from the device at once; NaN and overflow come out as infinity."""
+    flat = [block.flatten() for rows in truths.values() for block in rows.blocks()]
+    values = iter(torch.stack([block @ block for block in flat]).nan_to_num(nan=float("inf")).tolist())
+    return {name: tuple(next(values) for _ in rows.blocks()) for name, rows in truths.items()}
+
+
+class _Hook:
+    """The forward hook of one layer. Copies of the model (deepcopy, pickle) carry it along without effect."""
+
+    def __init__(self, engine: AdaGP, layer: Layer) -> None:
+        self._engine, self._layer = engine, layer
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        if self._engine._batch is not None and module is self._layer.module:
+            self._engine._batch.see(self._layer, output)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Hook":
+        return self
+
+    def __reduce__(self) -> tuple[type["_NoHook"], tuple[()]]:
+        return _NoHook, ()
+
+
+class _NoHook:
+    """What a `_Hook` becomes in a pickled model."""
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        del module, inputs, output

@@ -1,0 +1,376 @@
+"""The predictor: one small network for all layers, and how it learns.
+
+The network pools a layer's reorganised output to a grid, passes it through a small convolution, and maps the result
+with one fully connected layer to a row of the weight gradient. That layer is sized by the largest `fan_in`; smaller
+layers use its first units (ADA-GP, section 3.6).
+
+Because the last layer is linear, a prediction `P = F W'` (features `F`, weights `W`) need not be written out to learn
+from a true gradient `T`: the loss, its gradient and every inner product follow from `T W`, `T' F` and small squares
+of `F` and `W`. Learning so reads `T` a few times and never builds anything of its size.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from adagp.layers import Layer
+from adagp.quality import Agreement, mean_absolute_percentage_error
+from adagp.rows import Rows, RunningRows
+
+_MAPE_ROWS = 8
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a layer saw in one batch, reduced inside the forward hook so that no activation is kept alive.
+
+    Predictors that want more of a layer (its input, the loss's gradient at the model's output) add a field here.
+    """
+
+    output: Tensor
+    """The reorganised output as the predictor pools it, `(out, features)`."""
+
+    @staticmethod
+    def mean(parts: Sequence["Seen"]) -> "Seen":
+        """Several calls of one layer in a batch (a reused weight, accumulated micro-batches) seen as one."""
+        return parts[0] if len(parts) == 1 else Seen(torch.stack([part.output for part in parts]).mean(0))
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One layer with what it saw, its true gradient, and the sum of squares of each of the gradient's blocks."""
+
+    layer: Layer
+    seen: Seen
+    truth: Rows
+    squares: tuple[float, ...]
+
+
+class Predictor(Protocol):
+    """What the engine asks of a predictor."""
+
+    def attach(self, layers: Sequence[Layer]) -> None:
+        """Size everything for these layers; called once, before anything else."""
+
+    def see(self, layer: Layer, output: Tensor) -> Seen:
+        """Reduce a layer's output to what prediction needs; called inside the forward hook."""
+
+    def predict(self, layer: Layer, seen: Seen) -> Rows | None:
+        """Rows for this layer; None where the prediction is not worth applying."""
+
+    def learn(self, lessons: Sequence[Lesson]) -> dict[str, Agreement]:
+        """Learn from true gradients; returns how the predictions made before learning agreed with them."""
+
+    def trust(self, layer: str) -> float:
+        """The factor, 0 to 1, already inside what `predict` returns."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on after a restart, in plain types and tensors."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+
+
+class Network:
+    """The small network shared by all layers.
+
+    Its output starts at zero and its targets are divided by the running root mean square of the layer's true gradient,
+    so that an untrained network changes nothing. `literal=True` is the recipe as printed: random output weights, raw
+    inputs and targets.
+    """
+
+    def __init__(
+        self,
+        *,
+        grid: int = 4,
+        channels: int = 1,
+        lr: float = 1e-4,
+        milestones: Sequence[int] = (10_000, 15_000),
+        gamma: float = 0.1,
+        predict_bias: bool = True,
+        layers_per_step: int | None = None,
+        literal: bool = False,
+        seed: int = 0,
+    ) -> None:
+        """Set the network's size and how it learns.
+
+        Args:
+            grid: Outputs are pooled to `grid x grid`.
+            channels: Channels of the convolution; the last layer has `grid x grid x channels` inputs and a constant.
+            lr: Learning rate of the network's Adam.
+            milestones: Learning steps at which MultiStepLR multiplies the rate by `gamma`; the paper gives none.
+            gamma: See `milestones`.
+            predict_bias: Give biases one extra output; otherwise their gradient is None in GP.
+            layers_per_step: Learn from this many layers a step, in turn, instead of all.
+            literal: The printed recipe; its first predictions may be many times larger than true gradients.
+            seed: Of the initial weights; the global generator is left alone.
+        """
+        if layers_per_step is not None and layers_per_step < 1:
+            raise ValueError("layers_per_step: must be at least 1, or None for all layers")
+        self._grid, self._channels, self._lr = grid, channels, lr
+        self._milestones, self._gamma = list(milestones), gamma
+        self._predict_bias, self._layers_per_step = predict_bias, layers_per_step
+        self._literal, self._seed = literal, seed
+        self._turn = 0
+        self._mean_squares: dict[str, list[float]] = {}
+
+    def attach(self, layers: Sequence[Layer]) -> None:
+        """Size the last layer by the largest `fan_in`, with unit 0 for biases."""
+        device = layers[0].weight.device
+        features = self._grid * self._grid * self._channels
+        units = 1 + max(layer.fan_in for layer in layers)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed)
+            self._conv = nn.Conv2d(1, self._channels, 3, padding=1).to(device)
+            last = nn.Linear(features, units)
+        weights = torch.cat([last.weight.detach(), last.bias.detach()[:, None]], dim=1)  # the constant is an input too
+        self._last = nn.Parameter((weights if self._literal else torch.zeros_like(weights)).to(device))
+        self._optimizer = torch.optim.Adam([*self._conv.parameters(), self._last], lr=self._lr)
+        self._scheduler = torch.optim.lr_scheduler.MultiStepLR(self._optimizer, self._milestones, self._gamma)
+
+    def see(self, layer: Layer, output: Tensor) -> Seen:
+        """Pool the reorganised output to the grid, at unit scale: layers differ widely in the scale of their outputs."""
+        reorganised = layer.reorganise(output.detach()).float()
+        pooled = nn.functional.adaptive_avg_pool2d(reorganised, self._grid).flatten(1).to(self._last.device)
+        return Seen(pooled if self._literal else pooled / pooled.square().mean().sqrt().clamp(min=1e-12))
+
+    def _features(self, pooled: Tensor) -> Tensor:
+        """`(rows, grid x grid)` to `(rows, features + 1)`, the last being the constant 1."""
+        hidden = torch.relu(self._conv(pooled.reshape(-1, 1, self._grid, self._grid))).flatten(1)
+        return torch.cat([hidden, hidden.new_ones(len(hidden), 1)], dim=1)
+
+    def blocks(self, layer: Layer, rows: Rows) -> list[Tensor]:
+        """The parts of a gradient that the network predicts: the weight's rows and, if wanted, the bias's."""
+        parts = rows.blocks() if self._has_bias(layer) else [rows.weight]
+        return [part.to(self._last.device) for part in parts]
+
+    def _has_bias(self, layer: Layer) -> bool:
+        return self._predict_bias and layer.bias is not None
+
+    def _units(self, layer: Layer) -> list[slice]:
+        """Which units of the last layer predict each block."""
+        weight = slice(1, 1 + layer.fan_in)
+        return [weight, slice(0, 1)] if self._has_bias(layer) else [weight]
+
+    def _scales(self, layer: Layer, squares: Sequence[float] = ()) -> list[float]:
+        """The running root mean square of each block's true gradient; `squares` stand in before the first."""
+        if self._literal:
+            return [1.0, 1.0]
+        known = self._mean_squares.get(layer.name, _mean_squares(layer, squares) or [0.0, 0.0])
+        return [value**0.5 for value in known]
+
+    @torch.no_grad()
+    def predict(self, layer: Layer, seen: Seen, base: Rows | None = None, factor: float = 1.0) -> Rows:
+        """`factor x (base + prediction)`; without a base, the prediction alone."""
+        features = self._features(seen.output)
+        bases = [None, None] if base is None else self.blocks(layer, base)
+        predicted: list[Tensor] = []
+        for units, scale, start in zip(self._units(layer), self._scales(layer), bases, strict=False):
+            scaled, weights = features * (scale * factor), self._last[units].t()
+            predicted.append(scaled @ weights if start is None else torch.addmm(start, scaled, weights, beta=factor))
+        return Rows(predicted[0], predicted[1] if len(predicted) > 1 else None)
+
+    def choose(self, lessons: Sequence[Lesson]) -> list[Lesson]:
+        """The lessons of this step: all, or the next few in turn."""
+        if self._layers_per_step is None or self._layers_per_step >= len(lessons):
+            return list(lessons)
+        picked = [lessons[(self._turn + i) % len(lessons)] for i in range(self._layers_per_step)]
+        self._turn += self._layers_per_step
+        return picked
+
+    def fit(self, lessons: Sequence[Lesson], bases: Mapping[str, Rows]) -> dict[str, Agreement]:
+        """One Adam step towards `truth - base` of every lesson, on the mean squared error of scaled rows.
+
+        Returns the agreement of `base + prediction`, as it was before the step, with the truth.
+        """
+        last = self._last.detach()
+        grad_last = torch.zeros_like(last)
+        grads_features: list[Tensor] = []
+        figures: list[Tensor] = []
+        features = self._features(torch.cat([lesson.seen.output for lesson in lessons]))
+        for lesson, part in zip(lessons, features.detach().split([l.layer.out for l in lessons]), strict=True):
+            gram = part.t() @ part
+            grad_features = torch.zeros_like(part)
+            sums = part.new_zeros(2)  # <base + prediction, truth>, |base + prediction|^2
+            base_rows = bases.get(lesson.layer.name)
+            truths = self.blocks(lesson.layer, lesson.truth)
+            starts = [None] * len(truths) if base_rows is None else self.blocks(lesson.layer, base_rows)
+            scales = self._scales(lesson.layer, lesson.squares)
+            for truth, start, units, scale in zip(
+                truths, starts, self._units(lesson.layer), scales, strict=False
+            ):
+                weights = last[units]
+                weights_gram = weights.t() @ weights
+                target = truth if start is None else truth - start
+                projected = target @ weights  # (out, features)
+                divisor = max(scale, 1e-30)
+                share = 2 / (truth.numel() * len(lessons))
+                grad_last[units] += share * (weights @ gram - (target.t() @ part) / divisor)
+                grad_features += share * (part @ weights_gram - projected / divisor)
+                sums += torch.stack([scale * (part * projected).sum(), scale**2 * (gram * weights_gram).sum()])
+                if start is not None:
+                    flat = start.flatten()
+                    cross = scale * (part * (start @ weights)).sum()  # <prediction, base>
+                    sums += torch.stack([flat @ truth.flatten() + cross, flat @ flat + 2 * cross])
+            grads_features.append(grad_features)
+            figures.append(torch.cat([sums, self._sampled_mape(lesson, base_rows)[None]]))
+        self._optimizer.zero_grad()
+        self._last.grad = grad_last
+        features.backward(torch.cat(grads_features))  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        self._scheduler.step()
+        for lesson in lessons:
+            self._follow_scale(lesson)
+        return {
+            lesson.layer.name: Agreement(
+                dot=dot,
+                predicted_square=predicted_square,
+                true_square=sum(lesson.squares[: len(self._units(lesson.layer))]),
+                count=lesson.layer.out * (lesson.layer.fan_in + self._has_bias(lesson.layer)),
+                mape=mape,
+            )
+            for lesson, (dot, predicted_square, mape) in zip(lessons, torch.stack(figures).tolist(), strict=True)
+        }
+
+    def _sampled_mape(self, lesson: Lesson, base: Rows | None) -> Tensor:
+        """MAPE of the weight on a few evenly spaced rows: it is the one figure that needs the prediction written out."""
+        pick = slice(None, None, max(1, lesson.layer.out // _MAPE_ROWS))
+        part = None if base is None else Rows(base.weight[pick], None if base.bias is None else base.bias[pick])
+        predicted = self.predict(lesson.layer, Seen(lesson.seen.output[pick]), part)
+        return mean_absolute_percentage_error(predicted.weight, lesson.truth.weight[pick].to(predicted.weight.device))
+
+    def _follow_scale(self, lesson: Lesson) -> None:
+        new = _mean_squares(lesson.layer, lesson.squares)
+        old = self._mean_squares.get(lesson.layer.name, new)
+        self._mean_squares[lesson.layer.name] = [0.9 * a + 0.1 * b for a, b in zip(old, new, strict=True)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, Adam, its learning-rate schedule, and the scales."""
+        return {
+            "conv": self._conv.state_dict(),
+            "last": self._last.detach().clone(),
+            "optimizer": self._optimizer.state_dict(),
+            "scheduler": {"last_epoch": self._scheduler.last_epoch},
+            "mean_squares": {name: list(values) for name, values in self._mean_squares.items()},
+            "turn": self._turn,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+        if state["last"].shape != self._last.shape:
+            raise ValueError(
+                f"the saved predictor's last layer is {tuple(state['last'].shape)}, this one's is "
+                f"{tuple(self._last.shape)}: build it with the same grid and channels"
+            )
+        self._conv.load_state_dict(state["conv"])
+        with torch.no_grad():
+            self._last.copy_(state["last"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._scheduler.last_epoch = state["scheduler"]["last_epoch"]
+        self._mean_squares = {name: list(values) for name, values in state["mean_squares"].items()}
+        self._turn = state["turn"]
+
+
+def _mean_squares(layer: Layer, squares: Sequence[float]) -> list[float]:
+    counts = (layer.out * layer.fan_in, layer.out)
+    return [square / count for square, count in zip(squares, counts, strict=False)]
+
+
+from math import sqrt
+TRUST_RULES = {
+  "sign": lambda m, v, p, n: float(m > 0),
+  "one": lambda m, v, p, n: 1.0,
+  "proj": lambda m, v, p, n: min(max(p, 0.0), 1.0),
+  "z": lambda m, v, p, n: min(max(m / (sqrt(v / min(n, 19)) + 1e-12), 0.0), 2.0) / 2,
+  "projx4": lambda m, v, p, n: min(max(4*p, 0.0), 1.0),
+}
+
+class PaperPredictor:
+    """The paper's predictor: the network alone."""
+
+    def __init__(self, network: Network | None = None) -> None:
+        """`network` defaults to one of the default size."""
+        self.network = network or Network()
+        self.attach, self.see, self.predict = self.network.attach, self.network.see, self.network.predict
+        self.state_dict, self.load_state_dict = self.network.state_dict, self.network.load_state_dict
+
+    def trust(self, layer: str) -> float:
+        """The network has no opinion of itself: always 1."""
+        del layer
+        return 1.0
+
+    def learn(self, lessons: Sequence[Lesson]) -> dict[str, Agreement]:
+        """Let the network learn the true gradient itself."""
+        return self.network.fit(self.network.choose(lessons), {})
+
+
+class TrustedPredictor:
+    """The running mean of a layer's true gradient plus the network's correction, scaled by a measured trust.
+
+    The rule: see `_trust`.
+    """
+
+    def __init__(self, network: Network | None = None, mean_decay: float = 0.9, trust_decay: float = 0.9, rule: str = "sign") -> None:
+        """Set how long the past counts.
+
+        Args:
+            network: Defaults to one of the default size.
+            mean_decay: Weight of the past in the running mean of true gradients.
+            trust_decay: Weight of the past in the figures that trust is computed from.
+        """
+        self.network = network or Network()
+        self.attach, self.see = self.network.attach, self.network.see
+        self._means = RunningRows(mean_decay)
+        self._trust_decay = trust_decay
+        self._rule = rule
+        self._cosines: dict[str, list[float]] = {}  # running mean, running variance, batches
+
+    def predict(self, layer: Layer, seen: Seen) -> Rows | None:
+        """The trusted share of mean and correction; None where there is no trust at all."""
+        factor = self.trust(layer.name)
+        return self.network.predict(layer, seen, self._means.get(layer.name), factor) if factor > 0 else None
+
+    def trust(self, layer: str) -> float:
+        """0 to 1, from the running cosine of past predictions with the truth."""
+        entry = self._cosines.get(layer)
+        return 0.0 if entry is None else TRUST_RULES[self._rule](*entry)
+
+    def learn(self, lessons: Sequence[Lesson]) -> dict[str, Agreement]:
+        """Let the network learn what the mean misses, then move the mean."""
+        picked = self.network.choose(lessons)
+        known = ((lesson.layer.name, self._means.get(lesson.layer.name)) for lesson in picked)
+        found = self.network.fit(picked, {name: rows for name, rows in known if rows is not None})
+        for lesson in picked:
+            self._means.add(lesson.layer.name, lesson.truth)
+            self._judge(lesson.layer.name, found[lesson.layer.name])
+        return found
+
+    def _judge(self, name, found):
+        entry = self._cosines.get(name, [0.0, 0.0, 0.0, 0])
+        m, v, p, n = entry
+        w = max(1 - self._trust_decay, 1 / (n + 1))
+        delta = found.cosine - m
+        proj = found.dot / found.predicted_square if found.predicted_square > 0 else 0.0
+        self._cosines[name] = [m + w * delta, (1 - w) * (v + w * delta * delta), p + w * (proj - p), n + 1]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"network": self.network.state_dict(), "means": self._means.state_dict(), "cosines": {k: list(v) for k, v in self._cosines.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.network.load_state_dict(state["network"])
+        self._means.load_state_dict(state["means"])
+        self._cosines = {k: list(v) for k, v in state["cosines"].items()}
+
+
+def build(name: str) -> Predictor:
+    """A predictor by name."""
+    if name == "trusted":
+        return TrustedPredictor()
+    if name == "paper":
+        return PaperPredictor()
+    if name == "literal":
+        return PaperPredictor(Network(literal=True))
+    raise ValueError(f"predictor={name!r} is unknown; known: trusted, paper, literal")

@@ -1,0 +1,124 @@
+"""Quality: how a predicted gradient compares with the true one, per layer and running.
+
+Cosine says whether the direction helps, the norm ratio how large the step is beside the true one. MSE and MAPE are
+the paper's figures (section 6.1.2). MAPE, equation (1), divides by each true value: it is undefined where that is 0
+and, because gradients crowd around 0, has no finite mean in theory. Entries smaller than `MAPE_FLOOR` times the
+layer's root mean square are therefore left out. A prediction of nothing at all has a MAPE of 1.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+MAPE_FLOOR = 1e-3
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One layer, one batch: inner products of prediction and truth, from which every figure follows."""
+
+    dot: float
+    predicted_square: float
+    true_square: float
+    count: int
+    mape: float
+
+    @property
+    def cosine(self) -> float:
+        """Cosine of the angle; 0 where either side is zero, since nothing then points anywhere."""
+        scale = sqrt(self.predicted_square * self.true_square)
+        return self.dot / scale if scale > 0 else 0.0
+
+    @property
+    def norm_ratio(self) -> float:
+        """Length of the prediction over that of the truth; 0 where the truth is zero."""
+        return sqrt(max(self.predicted_square, 0.0) / self.true_square) if self.true_square > 0 else 0.0
+
+    @property
+    def mse(self) -> float:
+        """Mean squared difference."""
+        return max(self.predicted_square - 2 * self.dot + self.true_square, 0.0) / self.count
+
+
+def mean_absolute_percentage_error(predicted: Tensor, true: Tensor) -> Tensor:
+    """Equation (1) as a ratio, over the entries that have a meaningful one; 0 where no entry has."""
+    magnitude = true.abs()
+    keep = magnitude > MAPE_FLOOR * true.square().mean().sqrt()
+    ratio = torch.where(keep, (true - predicted).abs() / magnitude, 0.0)
+    return ratio.sum() / keep.sum().clamp(min=1)
+
+
+def agreement(predicted: Tensor, true: Tensor) -> Agreement:
+    """Compare two tensors element by element: the plain definition that faster ways are tested against."""
+    predicted, true = predicted.double().flatten(), true.double().flatten()
+    return Agreement(
+        dot=float(predicted @ true),
+        predicted_square=float(predicted @ predicted),
+        true_square=float(true @ true),
+        count=true.numel(),
+        mape=float(mean_absolute_percentage_error(predicted, true)),
+    )
+
+
+def overall_cosine(agreements: Mapping[str, Agreement]) -> float:
+    """Cosine of the whole model's prediction with the whole true gradient, all layers as one vector."""
+    return Agreement(
+        dot=sum(a.dot for a in agreements.values()),
+        predicted_square=sum(a.predicted_square for a in agreements.values()),
+        true_square=sum(a.true_square for a in agreements.values()),
+        count=1,
+        mape=0.0,
+    ).cosine
+
+
+@dataclass(frozen=True)
+class LayerQuality:
+    """Running quality of one layer's predictions. `trust` scales what is applied; 1 where the predictor has none."""
+
+    cosine: float
+    norm_ratio: float
+    mse: float
+    mape: float
+    trust: float
+    batches: int
+
+
+class QualityRecord:
+    """Running means per layer over the batches that had a true gradient to compare with."""
+
+    def __init__(self, decay: float = 0.9) -> None:
+        """`decay` is the weight of the past in each running mean; early values are averaged evenly."""
+        self._decay = decay
+        self._layers: dict[str, LayerQuality] = {}
+
+    def update(self, agreements: Mapping[str, Agreement], trust: Mapping[str, float]) -> None:
+        """Take in one batch."""
+        for name, seen in agreements.items():
+            old = self._layers.get(name, LayerQuality(0.0, 0.0, 0.0, 0.0, 1.0, 0))
+            weight = max(1 - self._decay, 1 / (old.batches + 1))
+            self._layers[name] = LayerQuality(
+                cosine=old.cosine + weight * (seen.cosine - old.cosine),
+                norm_ratio=old.norm_ratio + weight * (seen.norm_ratio - old.norm_ratio),
+                mse=old.mse + weight * (seen.mse - old.mse),
+                mape=old.mape + weight * (seen.mape - old.mape),
+                trust=trust.get(name, 1.0),
+                batches=old.batches + 1,
+            )
+
+    def report(self) -> dict[str, LayerQuality]:
+        """The running figures, by layer."""
+        return dict(self._layers)
+
+    def state_dict(self) -> dict[str, dict[str, float]]:
+        """Everything needed to go on after a restart."""
+        return {name: asdict(quality) for name, quality in self._layers.items()}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, float]]) -> None:
+        """Take over what `state_dict` gave."""
+        self._layers = {
+            name: LayerQuality(**{**entry, "batches": int(entry["batches"])})  # type: ignore[arg-type]
+            for name, entry in state.items()
+        }

@@ -1,0 +1,55 @@
+"""Rows: one layer's gradient as matrices with a row per output unit, and a running mean of them."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+
+class Rows(NamedTuple):
+    """The gradient of one layer: `weight` is `(out, fan_in)`, `bias` is `(out, 1)` or None."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def blocks(self) -> list[Tensor]:
+        """Both parts as matrices with one row per output unit; the bias is absent where the layer has none."""
+        return [self.weight] if self.bias is None else [self.weight, self.bias]
+
+    def clone(self) -> "Rows":
+        """A copy that shares no memory."""
+        return Rows(self.weight.clone(), None if self.bias is None else self.bias.clone())
+
+
+class RunningRows:
+    """The running mean of each layer's true gradient; with decay 0 it is just the last one."""
+
+    def __init__(self, decay: float) -> None:
+        """`decay` is the weight of the past; the first values are averaged evenly."""
+        self._decay = decay
+        self._rows: dict[str, Rows] = {}
+        self._count: dict[str, int] = {}
+
+    def get(self, layer: str) -> Rows | None:
+        """The mean itself, not a copy; None before the first true gradient."""
+        return self._rows.get(layer)
+
+    def add(self, layer: str, truth: Rows) -> None:
+        """Move the mean towards a true gradient."""
+        count = self._count.get(layer, 0)
+        self._count[layer] = count + 1
+        if count == 0:
+            self._rows[layer] = truth.clone()
+            return
+        weight = max(1 - self._decay, 1 / (count + 1))
+        for kept, new in zip(self._rows[layer].blocks(), truth.blocks(), strict=True):
+            kept.lerp_(new, weight)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The means and how many batches each stands for."""
+        return {"rows": {name: rows.blocks() for name, rows in self._rows.items()}, "count": dict(self._count)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+        self._rows = {name: Rows(blocks[0], (blocks[1:] or [None])[0]).clone() for name, blocks in state["rows"].items()}
+        self._count = dict(state["count"])
