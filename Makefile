@@ -42,7 +42,7 @@ bench: setup ## measure the budgets, side by side in one run
 	$(BIN)/python -m benchmarks
 
 docs: setup ## render the documentation into site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean: ## remove everything that was generated (not .venv, not runs/)
 	rm -rf site dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -9,9 +9,9 @@ from adagp.models.registry import register
 class SmallCNN(nn.Module):
     """Three convolutions and two linear layers, all with bias and without normalisation.
 
-    Every weight and bias belongs to a layer whose gradient adagp can supply, so a GP batch trains the whole model. In-place
-    ReLUs are used on purpose: they are what users' models have. Takes images from 8x8 upwards: the last pooling
-    always ends at 2x2.
+    Every weight and bias belongs to a layer whose gradient adagp can supply, so a GP batch trains the whole model.
+    In-place ReLUs are used on purpose: they are what users' models have. Takes images from 8x8 upwards: the last
+    pooling always ends at 2x2.
     """
 
     def __init__(self, *, num_classes: int = 10, in_channels: int = 3) -> None:

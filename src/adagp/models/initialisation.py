@@ -6,8 +6,8 @@ from torch import nn
 def he_normal(model: nn.Module) -> None:
     """Draw convolutions as He et al. (2015) do, by fan-out, and linear layers small and normal.
 
-    Fan-out keeps the variance of the *backward* signal steady through the depth, the choice of the ResNet authors; norm layers
-    start as the identity, which is torch's default.
+    Fan-out keeps the variance of the *backward* signal steady through the depth, as usual for ResNets; norm
+    layers start as the identity, which is torch's default.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):

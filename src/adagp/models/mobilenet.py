@@ -5,8 +5,8 @@ from torch import Tensor, nn
 from adagp.models.initialisation import he_normal
 from adagp.models.registry import register
 
-# Expansion, output channels, blocks, stride of the first block: table 2 of the paper. The stem and the first 24-channel block
-# have stride 1 instead of 2, so that a 32x32 image still has 4x4 positions at the end.
+# Expansion, output channels, blocks, stride of the first block: table 2 of the paper. The stem and the first
+# 24-channel block have stride 1 instead of 2, so that a 32x32 image still has 4x4 positions at the end.
 _STAGES = ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 
@@ -19,7 +19,7 @@ def _conv(in_channels: int, out_channels: int, kernel: int, *, stride: int = 1, 
 
 
 class InvertedResidual(nn.Module):
-    """Expand by 1x1, filter each channel by 3x3, project by 1x1 without activation; add the input where shapes agree."""
+    """Expand by 1x1, filter each channel by 3x3, project by 1x1 without activation; add the input if shapes agree."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int, expansion: int) -> None:
         super().__init__()

@@ -1,0 +1,41 @@
+"""Handwritten digits, 8x8 grey, from the file scikit-learn carries (UCI "Optical Recognition of Digits")."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from adagp.data.files import CorruptDataError, interleaved_order, packaged_file
+from adagp.data.registry import DataSet, Split, register
+
+_TRAIN = 1437
+
+
+@register("digits")
+def load_digits(_root: Path | None = None) -> DataSet:
+    """1437 training and 360 test images; the last fifth of each class is the test split.
+
+    The file's 17 grey levels are stretched to 0..255, the scale of all other sets.
+
+    Raises:
+        MissingDataError: if scikit-learn is not installed.
+        CorruptDataError: if its file is not the one known.
+    """
+    path = packaged_file("sklearn", "datasets", "data", "digits.csv.gz", distribution="scikit-learn")
+    table = torch.from_numpy(np.loadtxt(path, delimiter=",", dtype=np.float64))
+    if table.shape != (1797, 65):
+        raise CorruptDataError(f"{path}: has shape {tuple(table.shape)}, not (1797, 65); reinstall scikit-learn")
+    images = (table[:, :64] * (255 / 16)).round().to(torch.uint8).reshape(-1, 1, 8, 8)
+    labels = table[:, 64].long()
+    order = interleaved_order(labels)
+    train, test = order[:_TRAIN], order[_TRAIN:]
+    return DataSet(
+        name="digits",
+        train=Split(images[train], labels[train]),
+        test=Split(images[test], labels[test]),
+        num_classes=10,
+        channels=1,
+        size=8,
+        mean=(0.3054,),
+        std=(0.3754,),
+    )

@@ -1,0 +1,80 @@
+"""What the loaders share: finding packaged files, the cache folder, whole-or-nothing writing, a fair split."""
+
+import importlib.util
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import torch
+from torch import Tensor
+
+
+class MissingDataError(FileNotFoundError):
+    """Data is not where it was looked for; the message states the layout expected and where to get it."""
+
+
+class CorruptDataError(ValueError):
+    """A file is there but is not what it should be; the message names the file, the fault and the remedy."""
+
+
+def packaged_file(package: str, *parts: str, distribution: str) -> Path:
+    """Path of a file inside an installed package, without importing it: both packages used here take seconds to import.
+
+    Raises:
+        MissingDataError: if the package or the file in it is absent.
+    """
+    spec = importlib.util.find_spec(package)
+    for location in (spec.submodule_search_locations if spec else None) or ():
+        path = Path(location, *parts)
+        if path.is_file():
+            return path
+    state = "is installed without this file; reinstall it" if spec else "is not installed; get it"
+    raise MissingDataError(
+        f"{'/'.join((package, *parts))}: package {distribution!r} {state} with: pip install {distribution}"
+    )
+
+
+def cache_folder() -> Path:
+    """Where converted data is kept: ADAGP_CACHE, or adagp in the user's cache folder."""
+    if os.environ.get("ADAGP_CACHE"):
+        return Path(os.environ["ADAGP_CACHE"])
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "adagp"
+
+
+def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+    """Let `write` fill a file that appears under `path` whole or not at all, also when two processes do so at once.
+
+    Raises:
+        OSError: if the folder cannot be written to or is full; what stood at `path` before is then untouched.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def interleaved_order(labels: Tensor) -> Tensor:
+    """Indices that spread every class evenly from first to last, keeping the order inside each class.
+
+    Any prefix then has the classes in the proportions of the whole, so that one cut makes a stratified split and a
+    limited run sees every class. A rule rather than a seed: the split is the same on every machine for ever.
+    """
+    position = torch.empty(len(labels), dtype=torch.float64)
+    for label in set(labels.tolist()):
+        members = labels == label
+        count = int(members.sum())
+        position[members] = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    # Ties are broken by class, so that the order does not depend on that of the file.
+    by_class = torch.argsort(labels, stable=True)
+    return by_class[torch.argsort(position[by_class], stable=True)]

