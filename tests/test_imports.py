@@ -1,0 +1,41 @@
+"""The core must import where torch is the only package there is."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src"
+# Stands before every other finder and lets none of the project's other dependencies in.
+BLOCK = """
+import importlib.abc, sys
+class Block(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {others}:
+            raise ModuleNotFoundError(f"No module named {{name!r}} (blocked by the test)", name=name)
+sys.meta_path.insert(0, Block())
+"""
+OTHERS = {"typer", "click", "rich", "matplotlib", "PIL", "mlxtend", "sklearn", "scipy", "pandas", "tensorboard"}
+
+
+def _run(code: str, others: set[str]) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(SRC)}
+    source = BLOCK.format(others=sorted(others)) + code
+    return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False, env=environment)
+
+
+def test_core_imports_with_torch_alone() -> None:
+    result = _run("from adagp import AdaGP, schedules", OTHERS | {"numpy"})
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("module", ["adagp.models", "adagp.data"])
+def test_models_and_data_need_no_command_line_or_figures(module: str) -> None:
+    result = _run(f"import {module}", OTHERS)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_block_blocks() -> None:
+    assert "blocked by the test" in _run("import matplotlib", OTHERS).stderr
