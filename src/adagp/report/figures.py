@@ -1,0 +1,130 @@
+"""Figures of a comparison: readable in print, by colour-blind eyes, and without a legend hunt."""
+
+import io
+from collections.abc import Callable
+from statistics import fmean
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg", force=False)
+
+from matplotlib.figure import Figure
+
+from adagp.training.compare import Comparison, MethodResult, SeedResult
+
+# Okabe and Ito's palette; line styles tell methods apart where colours do not.
+_STYLES = {
+    "bp": ("#000000", "-"),
+    "adagp": ("#0072B2", "-"),
+    "adagp-paper": ("#56B4E9", "-"),
+    "adaptive": ("#009E73", "-"),
+    "skip": ("#D55E00", "--"),
+    "mean": ("#E69F00", "--"),
+    "last": ("#CC79A7", "--"),
+    "zero": ("#999999", "--"),
+    "short-bp": ("#555555", ":"),
+}
+_GRID = "#dddddd"
+
+
+def overview_png(comparison: Comparison, dpi: int = 130) -> bytes:
+    """Four panels as PNG: accuracy over epochs and over seconds, cosine per layer, milliseconds per batch."""
+    figure = Figure(figsize=(12, 8), layout="constrained")
+    panels = figure.subplots(2, 2)
+    recipe = comparison.recipe
+    figure.suptitle(f"{recipe['model']} on {recipe['data']}, lr {recipe['lr']:g}: {comparison.protocol}", fontsize=12)
+    _accuracy(panels[0][0], comparison, lambda seed: seed.epochs, "epochs")
+    _accuracy(panels[0][1], comparison, lambda seed: seed.seconds, "training seconds")
+    _cosines(panels[1][0], comparison)
+    _milliseconds(panels[1][1], comparison)
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    panels[0][0].legend(handles, labels, loc="lower right", frameon=True, framealpha=0.9, fontsize=9)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": "adagp"})
+    return buffer.getvalue()
+
+
+def _accuracy(panel: Any, comparison: Comparison, axis: Callable[[SeedResult], list[float]], label: str) -> None:
+    for result in comparison.methods:
+        colour, style = _STYLES[result.method]
+        across = [fmean(values) for values in zip(*(axis(seed) for seed in result.seeds), strict=True)]
+        per_epoch = list(zip(*(seed.accuracies for seed in result.seeds), strict=True))
+        mean = [100 * fmean(values) for values in per_epoch]
+        panel.plot(across, mean, style, color=colour, label=result.method, linewidth=1.8, marker="o", markersize=3)
+        low = [100 * min(values) for values in per_epoch]
+        high = [100 * max(values) for values in per_epoch]
+        panel.fill_between(across, low, high, color=colour, alpha=0.15, linewidth=0)
+    panel.set_ylim(*_accuracy_limits(comparison.methods))
+    panel.set_xlim(left=0)
+    seeds = len(comparison.methods[0].seeds)
+    _dress(panel, f"Test accuracy over {label} (mean, band: {seeds} seeds)", label, "test accuracy, %")
+
+
+def _accuracy_limits(results: list[MethodResult]) -> tuple[float, float]:
+    """Zoom to where methods can be told apart; the first epochs may leave the panel below."""
+    finals = [100 * seed.accuracy for result in results for seed in result.seeds]
+    best = max(100 * value for result in results for seed in result.seeds for value in seed.accuracies)
+    room = max(2.0, best - min(finals))
+    return max(0.0, min(finals) - 2 * room), min(100.5, best + 0.3 * room)
+
+
+def _cosines(panel: Any, comparison: Comparison) -> None:
+    result = next((result for result in comparison.methods if result.cosines), None)
+    if result is None:
+        panel.text(0.5, 0.5, "no method here predicts", ha="center", va="center", transform=panel.transAxes)
+        _dress(panel, "Cosine of predicted and true gradient", "epochs", "cosine")
+        return
+    epochs = result.seeds[0].epochs
+    layers = list(result.cosines)
+    colours = matplotlib.colormaps["viridis"]
+    for index, layer in enumerate(layers):
+        colour = colours(0.9 * index / max(1, len(layers) - 1))
+        panel.plot(epochs, result.cosines[layer], color=colour, linewidth=1.5, marker="o", markersize=3, label=layer)
+    panel.axhline(0, color="black", linewidth=0.8)
+    panel.set_xlim(left=0)
+    if len(layers) <= 8:
+        panel.legend(fontsize=8, title="layer", title_fontsize=8)
+        order = ""
+    else:
+        order = f", {len(layers)} layers, dark to light: first to last"
+    seed = result.seeds[0].seed
+    _dress(panel, f"Cosine with the true gradient: {result.method}, seed {seed}{order}", "epochs", "running cosine")
+
+
+def _milliseconds(panel: Any, comparison: Comparison) -> None:
+    names = [result.method for result in comparison.methods]
+    for offset, phase, colour in ((-0.2, "BP", "#0072B2"), (0.2, "GP", "#E69F00")):
+        values = [result.batch_ms.get(phase) for result in comparison.methods]
+        places = [place + offset for place, value in enumerate(values) if value is not None]
+        heights = [value for value in values if value is not None]
+        bars = panel.bar(places, heights, width=0.38, color=colour, label=f"{phase} batch")
+        panel.bar_label(bars, [f"{value:.1f}" for value in heights], fontsize=8, padding=2)
+        predictor = [
+            (place, result.predictor_ms[phase])
+            for place, result in enumerate(comparison.methods)
+            if phase in result.predictor_ms
+        ]
+        panel.bar(
+            [place + offset for place, _ in predictor],
+            [value for _, value in predictor],
+            width=0.38,
+            facecolor="none",
+            edgecolor="black",
+            hatch="////",
+            linewidth=0.8,
+            label="of it predictor" if phase == "GP" and predictor else None,
+        )
+    panel.set_xticks(range(len(names)), names)
+    panel.margins(y=0.15)
+    panel.legend(fontsize=9)
+    _dress(panel, "Median milliseconds per batch", "", "ms")
+
+
+def _dress(panel: Any, title: str, across: str, up: str) -> None:
+    panel.set_title(title, fontsize=10, loc="left")
+    panel.set_xlabel(across)
+    panel.set_ylabel(up)
+    panel.grid(color=_GRID, linewidth=0.7)
+    panel.set_axisbelow(True)
+    panel.spines[["top", "right"]].set_visible(False)

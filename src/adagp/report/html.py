@@ -1,0 +1,96 @@
+"""One HTML page that holds everything: no script, no style sheet, no picture from elsewhere."""
+
+import base64
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from adagp.report.figures import overview_png
+from adagp.report.tables import Table, applied_table, comparison_table, seeds_table
+from adagp.training.compare import Comparison
+from adagp.training.runfolder import write_file
+
+_STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 70rem; margin: 2rem auto;
+  padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+.verdict { border-left: .4rem solid #0072b2; background: #eef5fa; padding: .8rem 1rem; font-size: 1.1rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .9rem; }
+caption { text-align: left; font-weight: 600; padding: .3rem 0; }
+th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }
+th.text, td.text { text-align: left; }
+thead th { border-bottom: 2px solid #222; }
+img { max-width: 100%; height: auto; }
+.notes { color: #555; font-size: .85rem; padding-left: 1.2rem; }
+@media (prefers-color-scheme: dark) {
+  body { color: #ddd; background: #1a1a1a; } .verdict { background: #12293a; } .notes { color: #aaa; }
+  th, td { border-color: #444; } thead th { border-color: #ddd; } img { background: #fff; }
+}
+"""
+
+
+def write_report(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
+    """Write `figures.png` and `report.html` into `folder`, atomically, and return their paths."""
+    picture = overview_png(comparison)
+    png, html = folder / "figures.png", folder / "report.html"
+    write_file(png, picture)
+    write_file(html, page(comparison, picture).encode())
+    return png, html
+
+
+def page(comparison: Comparison, picture: bytes) -> str:
+    """The page, verdict first; `picture` is a PNG to embed."""
+    recipe = comparison.recipe
+    title = f"{recipe['model']} on {recipe['data']}: methods compared"
+    image = base64.b64encode(picture).decode()
+    methods = "".join(
+        f"<li><b>{escape(result.method)}</b>: {escape(result.summary)}</li>" for result in comparison.methods
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f"<h1>{escape(title)}</h1>\n"
+        f'<p class="verdict">{escape(comparison.verdict)}</p>\n'
+        f"<p>Protocol: {escape(comparison.protocol)}.</p>\n"
+        f"{_table(comparison_table(comparison))}\n"
+        f'<p><img alt="Accuracy over epochs and over seconds, cosine per layer, milliseconds per batch" '
+        f'src="data:image/png;base64,{image}"></p>\n'
+        f"<h2>Methods</h2>\n<ul>{methods}</ul>\n"
+        f"<h2>Details</h2>\n{_table(seeds_table(comparison))}\n{_table(applied_table(comparison))}\n"
+        f"<h2>Recipe</h2>\n{_table(_pairs('Recipe', recipe))}\n"
+        f"<h2>Environment</h2>\n{_table(_pairs('Environment', comparison.environment))}\n"
+        "</body>\n</html>\n"
+    )
+
+
+def _table(table: Table) -> str:
+    heads = "".join(
+        f'<th scope="col"{_kind(place, table)}>{escape(column)}</th>' for place, column in enumerate(table.columns)
+    )
+    rows = "".join(
+        "<tr>" + "".join(f"<td{_kind(place, table)}>{escape(cell)}</td>" for place, cell in enumerate(row)) + "</tr>\n"
+        for row in table.rows
+    )
+    notes = "".join(f"<li>{escape(note)}</li>" for note in table.notes)
+    return (
+        f'<div class="scroll"><table>\n<caption>{escape(table.title)}</caption>\n'
+        f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
+        + (f'<ul class="notes">{notes}</ul>' if notes else "")
+    )
+
+
+def _kind(place: int, table: Table) -> str:
+    return ' class="text"' if place < table.text_columns else ""
+
+
+def _pairs(title: str, values: dict[str, Any]) -> Table:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= {f"{name} {inner}": item for inner, item in value.items()}
+        else:
+            flat[name] = value
+    rows = [(name, "-" if value is None else str(value)) for name, value in flat.items()]
+    return Table(title, ("name", "value"), rows, text_columns=2)

@@ -1,0 +1,144 @@
+"""Tables as plain text cells, for the terminal and the HTML page alike."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from adagp import Plan
+from adagp.training.compare import Comparison, MethodResult
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, column headings, rows of cells, and notes that say what the figures are.
+
+    All columns but the first `text_columns` hold numbers and are set flush right.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    notes: tuple[str, ...] = ()
+    text_columns: int = 1
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """The methods side by side."""
+    count = len(comparison.methods[0].seeds)
+    seeds = f"{count} seed{'s' if count > 1 else ''}"
+    return Table(
+        title=f"{comparison.recipe['model']} on {comparison.recipe['data']}: {comparison.protocol}",
+        columns=("method", "accuracy %", "train s", "speed-up", "BP ms", "GP ms", "predictor", "peak MB"),
+        rows=[_method_row(result) for result in comparison.methods],
+        notes=(
+            f"accuracy: mean ± std over {seeds}, {comparison.test_images} test images, last epoch",
+            "train s: mean over seeds; data, predictor, optimizer in the clock; no evaluation",
+            "speed-up: seconds of bp / the method's, interleaved in this comparison",
+            "BP ms, GP ms: median per batch over all seeds; BP includes warm-up batches",
+            "predictor: its median ms within a BP / GP batch",
+            "peak MB: most tensor memory a BP / GP batch holds above the resting model",
+        ),
+    )
+
+
+def seeds_table(comparison: Comparison) -> Table:
+    """Every single run."""
+    return Table(
+        title="Each seed",
+        columns=("method", "seed", "accuracy %", "best %", "test loss", "train s"),
+        rows=[
+            (
+                result.method,
+                str(seed.seed),
+                f"{100 * seed.accuracy:.2f}",
+                f"{100 * seed.best_accuracy:.2f}",
+                f"{seed.test_loss:.4f}",
+                f"{seed.train_seconds:.1f}",
+            )
+            for result in comparison.methods
+            for seed in result.seeds
+        ],
+        notes=("best: highest of all epochs; it is chosen on the test images, so read it with care",),
+    )
+
+
+def applied_table(comparison: Comparison) -> Table:
+    """What was really applied: batches per phase and layer updates per source."""
+    sources = sorted({name for result in comparison.methods for name in result.counts})
+    phases = ("WARMUP", "BP", "GP")
+    return Table(
+        title="Applied",
+        columns=("method", *(f"{phase} batches" for phase in phases), *(f"{name} updates" for name in sources)),
+        rows=[
+            (
+                result.method,
+                *(str(result.phases.get(phase, 0)) for phase in phases),
+                *(str(result.counts.get(name, 0)) for name in sources),
+            )
+            for result in comparison.methods
+        ],
+        notes=("batches and layer updates, summed over seeds",),
+    )
+
+
+def schedule_table(title: str, schedule: Callable[[int], Plan], epochs: int, steps_per_epoch: int) -> Table:
+    """Phases of a schedule epoch by epoch; neighbouring epochs with the same counts share a row."""
+    per_epoch: list[tuple[str, int, int, int]] = []
+    for epoch in range(epochs):
+        plans = [schedule(step) for step in range(epoch * steps_per_epoch, (epoch + 1) * steps_per_epoch)]
+        phases = [plan.phase.value for plan in plans]
+        notes = " ".join(dict.fromkeys(plan.note for plan in plans))
+        per_epoch.append((notes, phases.count("WARMUP"), phases.count("BP"), phases.count("GP")))
+    rows = []
+    first = 1
+    for (notes, warmup, bp, gp), group in groupby(per_epoch):
+        length = len(list(group))
+        label = str(first) if length == 1 else f"{first}-{first + length - 1}"
+        share = _percent(gp / steps_per_epoch)
+        rows.append((label, notes, str(warmup), str(bp), str(gp), share, _strip(warmup, bp, gp)))
+        first += length
+    total, total_gp = epochs * steps_per_epoch, sum(epoch[3] for epoch in per_epoch)
+    return Table(
+        title=title,
+        columns=("epochs", "GP:BP", "WARMUP", "BP", "GP", "GP share", "share of an epoch"),
+        rows=rows,
+        notes=(
+            f"batches per epoch of {steps_per_epoch}; # warm-up, = BP, . GP",
+            f"{total_gp} of {total} batches ({_percent(total_gp / total)}) are GP",
+        ),
+        text_columns=2,
+    )
+
+
+def _strip(warmup: int, bp: int, gp: int, width: int = 30) -> str:
+    total = warmup + bp + gp
+    marks = [round(width * edge / total) for edge in (warmup, warmup + bp, total)]
+    return "#" * marks[0] + "=" * (marks[1] - marks[0]) + "." * (marks[2] - marks[1])
+
+
+def _method_row(result: MethodResult) -> tuple[str, ...]:
+    spread = "" if result.accuracy_std is None else f" ± {100 * result.accuracy_std:.2f}"
+    return (
+        result.method,
+        f"{100 * result.accuracy:.2f}{spread}",
+        f"{result.train_seconds:.1f}",
+        "-" if result.speedup is None else f"{result.speedup:.2f}",
+        _number(result.batch_ms.get("BP")),
+        _number(result.batch_ms.get("GP")),
+        _pair(result.predictor_ms, 1.0),
+        _pair(result.peak_bytes, 1e6),
+    )
+
+
+def _pair(values: dict[str, float] | dict[str, int], unit: float) -> str:
+    if not values:
+        return "-"
+    return "/".join(_number(values[phase] / unit if phase in values else None) for phase in ("BP", "GP"))
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

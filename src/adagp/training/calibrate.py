@@ -1,0 +1,116 @@
+"""What a batch of each phase costs under each method, measured side by side before a comparison starts."""
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Self
+
+import torch
+
+from adagp.data import DataSet
+from adagp.training import methods
+from adagp.training.interrupt import Interrupt
+from adagp.training.loop import Run
+from adagp.training.observers import Observer
+from adagp.training.recipe import Recipe
+
+# The first rounds meet cold caches and an optimizer without state; they are trained but not timed.
+WARM_ROUNDS = 3
+TIMED_ROUNDS = 9
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Median seconds and peak bytes of one batch, by method and phase (`BP`, `GP`).
+
+    Stored with a comparison, so that a resumed one computes the same number of batches for every method.
+    """
+
+    seconds: dict[str, dict[str, float]]
+    peak_bytes: dict[str, dict[str, int]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for `calibration.json`."""
+        return {"statistic": f"median of {TIMED_ROUNDS}", "seconds": self.seconds, "peak_bytes": self.peak_bytes}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Undo `to_dict`."""
+        return cls(seconds=values["seconds"], peak_bytes=values["peak_bytes"])
+
+
+def calibrate(
+    recipe: Recipe,
+    names: tuple[str, ...],
+    dataset: DataSet,
+    *,
+    device: torch.device,
+    observer: Observer,
+    interrupt: Interrupt,
+) -> Calibration:
+    """Train throw-away copies of the first seed's run, one batch of each phase of each method in turn.
+
+    Turn by turn, because a machine's speed drifts: whatever slows one method down slows down all of them.
+    """
+    observer.on_message("measuring what a batch costs under each method")
+    runs = {}
+    for name in names:
+        schedule = methods.get(name).calibration_schedule()
+        runs[name] = Run(recipe.replace(method=name), dataset, device=device, schedule=schedule)
+    times: dict[str, dict[str, list[float]]] = {name: {"BP": [], "GP": []} for name in names}
+    for turn in range(WARM_ROUNDS + TIMED_ROUNDS):
+        for name in _rotated(names, turn):
+            for _ in _phases(name):
+                interrupt.check()
+                event = runs[name].step()
+                if turn >= WARM_ROUNDS:
+                    times[name][event.phase].append(event.seconds)
+    seconds = {name: {phase: median(values) for phase, values in times[name].items() if values} for name in names}
+    peaks = {name: {phase: runs[name].peak_bytes() for phase in _phases(name)} for name in names}
+    for run in runs.values():
+        run.gp.remove()
+    return Calibration(seconds, peaks)
+
+
+def _phases(name: str) -> tuple[str, ...]:
+    """The phases of a calibration schedule's cycle, in their order."""
+    return ("BP",) if methods.get(name).source is None else ("GP", "BP")
+
+
+def _rotated(names: tuple[str, ...], turn: int) -> tuple[str, ...]:
+    offset = turn % len(names)
+    return names[offset:] + names[:offset]
+
+
+def phase_counts(recipe: Recipe, total_steps: int, steps_per_epoch: int) -> dict[str, int]:
+    """How many BP (with warm-up) and GP batches a run of `total_steps` has.
+
+    The adaptive method decides while it trains; it is counted as the ladder, which makes its budget an estimate.
+    """
+    method = methods.get(recipe.method)
+    ladder = recipe.ladder(total_steps, steps_per_epoch)
+    if method.adaptive:
+        method = methods.get("adagp")
+    schedule = method.schedule(ladder.warmup_steps, ladder.rung_steps, steps_per_epoch)
+    gp = sum(schedule(step).phase.value == "GP" for step in range(total_steps))
+    return {"BP": total_steps - gp, "GP": gp}
+
+
+def expected_seconds(calibration: Calibration, recipe: Recipe, total_steps: int, steps_per_epoch: int) -> float:
+    """Seconds a run of `total_steps` batches takes at the calibrated costs."""
+    costs = calibration.seconds[recipe.method]
+    counts = phase_counts(recipe, total_steps, steps_per_epoch)
+    return sum(costs.get(phase, 0.0) * count for phase, count in counts.items())
+
+
+def steps_within(calibration: Calibration, recipe: Recipe, budget_seconds: float, steps_per_epoch: int) -> int:
+    """The longest run that fits into `budget_seconds`, its ladder fitted to its own length; at least one batch."""
+    low, high = 1, 2
+    while expected_seconds(calibration, recipe, high, steps_per_epoch) <= budget_seconds:
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if expected_seconds(calibration, recipe, middle, steps_per_epoch) <= budget_seconds:
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,371 @@
+"""Several methods over several seeds under one protocol, advanced in turns so that all meet the same machine."""
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import torch
+
+from adagp.data import DataSet
+from adagp.training import methods
+from adagp.training.calibrate import Calibration, calibrate, expected_seconds, steps_within
+from adagp.training.environment import describe
+from adagp.training.errors import RecipeError, RunFolderError
+from adagp.training.files import strict
+from adagp.training.interrupt import Interrupt
+from adagp.training.loop import Run
+from adagp.training.observers import Observer
+from adagp.training.recipe import Recipe
+from adagp.training.runfolder import CHECKPOINT_SECONDS, RunFolder, make_folder, read_file, train_epoch, write_file
+from adagp.training.verdict import REFERENCES, Outcome, verdict
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a comparison compares.
+
+    Attributes:
+        recipe: Everything the runs share; its method, seed and steps are set per run.
+        methods: The methods.
+        seeds: The seeds each method runs with.
+        budget_seconds: None: the same number of epochs for all. Else the same training seconds for all, with learning
+            rate and ladder stretched to what each can do in them.
+    """
+
+    recipe: Recipe
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    budget_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be compared, before anything is trained."""
+        problems = []
+        unknown = [name for name in self.methods if name not in methods.names()]
+        if unknown:
+            problems.append(f"unknown methods {', '.join(unknown)}: choose from {', '.join(methods.names())}")
+        if not self.methods or len(set(self.methods)) < len(self.methods):
+            problems.append("methods must name each method once, and at least one")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            problems.append("seeds must name each seed once, and at least one")
+        if any(not isinstance(seed, int) or seed < 0 for seed in self.seeds):
+            problems.append("seeds must be whole numbers from 0")
+        if self.budget_seconds is not None and not 0 < self.budget_seconds < float("inf"):
+            problems.append(f"budget = {self.budget_seconds} must be a positive number of seconds")
+        if "short-bp" in self.methods and self.budget_seconds is None and self.short_reference is None:
+            problems.append(
+                f"short-bp is given the time of ADA-GP, but none of {', '.join(REFERENCES)} takes part: add one"
+            )
+        if problems:
+            raise RecipeError("; ".join(problems))
+
+    @property
+    def short_reference(self) -> str | None:
+        """The method whose time short-bp is given."""
+        return next((name for name in REFERENCES if name in self.methods), None)
+
+    @property
+    def effective_methods(self) -> tuple[str, ...]:
+        """The methods that run: under a time budget short-bp is bp itself."""
+        if self.budget_seconds is None:
+            return self.methods
+        names = tuple(name for name in self.methods if name != "short-bp")
+        return names if "bp" in names else (*names, "bp") if "short-bp" in self.methods else names
+
+    @property
+    def protocol(self) -> str:
+        """The protocol in words."""
+        if self.budget_seconds is None:
+            return f"{self.recipe.epochs} epochs each (short-bp: as many batches as fit into ADA-GP's time)"
+        return f"{self.budget_seconds:g} s of training each, learning rate and ladder stretched to it"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for `compare.json`."""
+        return {
+            "recipe": self.recipe.to_dict(),
+            "methods": list(self.methods),
+            "seeds": list(self.seeds),
+            "budget_seconds": self.budget_seconds,
+        }
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """One finished run: its accuracy, seconds, and curves (one entry per epoch)."""
+
+    seed: int
+    accuracy: float
+    best_accuracy: float
+    test_loss: float
+    train_seconds: float
+    epochs: list[float]
+    accuracies: list[float]
+    seconds: list[float]
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """One method over all seeds.
+
+    Attributes:
+        method: Its name.
+        summary: What it is.
+        steps: Batches of each of its runs.
+        accuracy: Mean test accuracy after the last epoch.
+        accuracy_std: Standard deviation over seeds; None for one seed.
+        train_seconds: Mean seconds of training, predictor included, evaluation excluded.
+        speedup: Seconds of bp in this comparison divided by this method's; None when bp did not take part.
+        batch_ms: Median milliseconds of a batch with true gradients (`BP`, warm-up included) and of a `GP` batch.
+        predictor_ms: Median milliseconds of the predictor within them.
+        peak_bytes: Peak bytes of tensors above the resting model, by phase.
+        phases: Batches per phase, summed over seeds.
+        counts: Layer updates applied per source, and fallbacks, summed over seeds.
+        cosines: Per covered layer the running cosine after each epoch of the first seed.
+        seeds: Each seed's result.
+    """
+
+    method: str
+    summary: str
+    steps: int
+    accuracy: float
+    accuracy_std: float | None
+    train_seconds: float
+    speedup: float | None
+    batch_ms: dict[str, float]
+    predictor_ms: dict[str, float]
+    peak_bytes: dict[str, int]
+    phases: dict[str, int]
+    counts: dict[str, int]
+    cosines: dict[str, list[float]]
+    seeds: list[SeedResult]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The whole result, as `result.json` holds it."""
+
+    protocol: str
+    recipe: dict[str, Any]
+    environment: dict[str, Any]
+    calibration: dict[str, Any]
+    test_images: int
+    methods: list[MethodResult]
+    verdict: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for `result.json`."""
+        result: dict[str, Any] = strict(dataclasses.asdict(self))
+        return result
+
+
+def compare(
+    settings: Settings,
+    dataset: DataSet,
+    path: Path,
+    *,
+    device: torch.device,
+    observer: Observer,
+    interrupt: Interrupt,
+    resume: bool = False,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+) -> Comparison:
+    """Run the comparison in folder `path`, or go on with one that was interrupted.
+
+    Raises:
+        RunFolderError: When the folder holds another comparison, or this one and `resume` is not set.
+        Interrupted: After saving, when a signal asked to stop.
+    """
+    _prepare(settings, path, device, resume=resume)
+    calibration = _calibration(settings, dataset, path, device=device, observer=observer, interrupt=interrupt)
+    runs = _build_runs(settings, calibration, dataset, path, device)
+    observer.on_start([run for run, _ in runs])
+    turn = 0
+    while any(not run.finished for run, _ in runs):
+        offset = turn % len(runs)
+        for run, folder in runs[offset:] + runs[:offset]:
+            if not run.finished:
+                train_epoch(run, folder, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds)
+        turn += 1
+    comparison = _conclude(settings, calibration, [run for run, _ in runs], path)
+    write_file(path / "result.json", comparison.to_dict())
+    return comparison
+
+
+def stored_settings(path: Path) -> Settings:
+    """The settings of the comparison in a folder.
+
+    Raises:
+        RunFolderError: When there is none, or it cannot be read.
+    """
+    values = read_file(path / "compare.json")
+    try:
+        return Settings(
+            recipe=Recipe.from_mapping(values["recipe"]),
+            methods=tuple(values["methods"]),
+            seeds=tuple(values["seeds"]),
+            budget_seconds=values["budget_seconds"],
+        )
+    except (KeyError, TypeError) as error:
+        raise RunFolderError(f"'{path / 'compare.json'}' does not describe a comparison: {error}") from error
+
+
+def run_lengths(settings: Settings, calibration: Calibration, steps_per_epoch: int) -> dict[str, int | None]:
+    """Batches of each method's runs: None where the recipe's epochs decide. A pure function of the calibration."""
+    lengths: dict[str, int | None] = {}
+    for name in settings.effective_methods:
+        recipe = settings.recipe.replace(method=name, steps=None)
+        if settings.budget_seconds is not None:
+            lengths[name] = steps_within(calibration, recipe, settings.budget_seconds, steps_per_epoch)
+        elif name == "short-bp" and settings.short_reference is not None:
+            reference = settings.recipe.replace(method=settings.short_reference)
+            total = reference.steps or reference.epochs * steps_per_epoch
+            time = expected_seconds(calibration, reference, total, steps_per_epoch)
+            lengths[name] = steps_within(calibration, recipe, time, steps_per_epoch)
+        else:
+            lengths[name] = settings.recipe.steps
+    return lengths
+
+
+def _prepare(settings: Settings, path: Path, device: torch.device, *, resume: bool) -> None:
+    if (path / "recipe.json").exists():
+        raise RunFolderError(f"folder '{path}' holds a single run, not a comparison: choose another --out")
+    if not (path / "compare.json").exists():
+        make_folder(path)
+        write_file(path / "environment.json", describe(device))
+        write_file(path / "compare.json", settings.to_dict())
+        return
+    if not resume:
+        raise RunFolderError(
+            f"folder '{path}' already holds a comparison: add --resume to continue it, or choose another --out"
+        )
+    stored = stored_settings(path).to_dict()
+    different = [name for name, value in settings.to_dict().items() if stored[name] != value]
+    if different:
+        raise RunFolderError(
+            f"folder '{path}' holds another comparison (different: {', '.join(different)}): resume without these "
+            "options, or choose another --out"
+        )
+
+
+def _calibration(
+    settings: Settings, dataset: DataSet, path: Path, *, device: torch.device, observer: Observer, interrupt: Interrupt
+) -> Calibration:
+    stored = path / "calibration.json"
+    if stored.exists():
+        return Calibration.from_dict(read_file(stored))
+    calibration = calibrate(
+        settings.recipe.replace(seed=settings.seeds[0], steps=None),
+        settings.effective_methods,
+        dataset,
+        device=device,
+        observer=observer,
+        interrupt=interrupt,
+    )
+    write_file(stored, calibration.to_dict())
+    return calibration
+
+
+def _build_runs(
+    settings: Settings, calibration: Calibration, dataset: DataSet, path: Path, device: torch.device
+) -> list[tuple[Run, RunFolder]]:
+    steps_per_epoch = Run(settings.recipe.replace(method="bp"), dataset, device=device).steps_per_epoch
+    lengths = run_lengths(settings, calibration, steps_per_epoch)
+    runs = []
+    for seed in settings.seeds:
+        for name in settings.effective_methods:
+            recipe = settings.recipe.replace(method=name, seed=seed, steps=lengths[name])
+            folder = RunFolder(path / f"{name}-seed{seed}")
+            folder.prepare(recipe, device, resume=True)
+            run = Run(recipe, dataset, device=device)
+            folder.restore(run)
+            runs.append((run, folder))
+    return runs
+
+
+def _conclude(settings: Settings, calibration: Calibration, runs: Sequence[Run], path: Path) -> Comparison:
+    by_method = {name: [run for run in runs if run.recipe.method == name] for name in settings.effective_methods}
+    bp_seconds = fmean(run.train_seconds for run in by_method["bp"]) if "bp" in by_method else None
+    results = [
+        _method_result(name, of_method, bp_seconds, calibration.peak_bytes[name])
+        for name, of_method in by_method.items()
+    ]
+    test_images = runs[0].test_images
+    outcomes = [
+        Outcome(result.method, tuple(seed.accuracy for seed in result.seeds), result.train_seconds, test_images)
+        for result in results
+    ]
+    return Comparison(
+        protocol=settings.protocol,
+        recipe=settings.recipe.to_dict(),
+        environment=read_file(path / "environment.json"),
+        calibration=calibration.to_dict(),
+        test_images=test_images,
+        methods=results,
+        verdict=verdict(outcomes),
+    )
+
+
+def _method_result(name: str, runs: Sequence[Run], bp_seconds: float | None, peaks: dict[str, int]) -> MethodResult:
+    seeds = [_seed_result(run) for run in runs]
+    outcome = Outcome(name, tuple(seed.accuracy for seed in seeds), 0.0, 1)
+    seconds = fmean(seed.train_seconds for seed in seeds)
+    return MethodResult(
+        method=name,
+        summary=methods.get(name).summary,
+        steps=runs[0].total_steps,
+        accuracy=outcome.mean,
+        accuracy_std=outcome.spread,
+        train_seconds=seconds,
+        speedup=None if bp_seconds is None else bp_seconds / seconds,
+        batch_ms=_pooled_ms([run.batch_seconds for run in runs]),
+        predictor_ms=_pooled_ms([run.predictor_batch_seconds for run in runs])
+        if methods.get(name).predictor is not None
+        else {},
+        peak_bytes=peaks,
+        phases=_summed([record.phases for run in runs for record in run.records]),
+        counts=_summed([run.records[-1].counts for run in runs]),
+        cosines=_cosines(runs[0]),
+        seeds=seeds,
+    )
+
+
+def _seed_result(run: Run) -> SeedResult:
+    last = run.records[-1]
+    return SeedResult(
+        seed=run.recipe.seed,
+        accuracy=last.test_accuracy,
+        best_accuracy=max(record.test_accuracy for record in run.records),
+        test_loss=last.test_loss,
+        train_seconds=run.train_seconds,
+        epochs=[record.step / run.steps_per_epoch for record in run.records],
+        accuracies=[record.test_accuracy for record in run.records],
+        seconds=[record.train_seconds for record in run.records],
+    )
+
+
+def _pooled_ms(times: Sequence[dict[str, list[float]]]) -> dict[str, float]:
+    """Medians over all seeds; warm-up batches do the same work as BP batches and count with them."""
+    pooled = {
+        "BP": [value for run in times for phase in ("WARMUP", "BP") for value in run[phase]],
+        "GP": [value for run in times for value in run["GP"]],
+    }
+    return {phase: 1e3 * median(values) for phase, values in pooled.items() if values}
+
+
+def _summed(parts: Sequence[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for part in parts:
+        for name, count in part.items():
+            total[name] = total.get(name, 0) + count
+    return total
+
+
+def _cosines(run: Run) -> dict[str, list[float]]:
+    layers = run.records[-1].quality
+    missing = {"cosine": float("nan")}
+    return {layer: [record.quality.get(layer, missing)["cosine"] for record in run.records] for layer in layers}

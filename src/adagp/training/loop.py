@@ -1,0 +1,392 @@
+"""One training run that can be advanced batch by batch, saved, and continued bit for bit."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from adagp import AdaGP, NonFiniteError, models
+from adagp.data import Batches, DataSet
+from adagp.training import lr, methods
+from adagp.training.clock import clock
+from adagp.training.errors import CheckpointError, DivergedError, RecipeError
+from adagp.training.memory import peak_bytes
+from adagp.training.methods import Schedule
+from adagp.training.observers import BatchEvent
+from adagp.training.randomness import RandomState
+from adagp.training.recipe import Recipe
+
+PHASES = ("WARMUP", "BP", "GP")
+EVALUATION_BATCH = 256
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """What one epoch gave.
+
+    Attributes:
+        epoch: From 1.
+        step: Batches done in the run.
+        train_loss: Mean over the epoch's batches with a true gradient; NaN where it had none.
+        test_loss: Mean over the test images, outside of the clock.
+        test_accuracy: Share of test images classified correctly.
+        lr: Learning rate of the epoch's last batch.
+        phases: Batches per phase in this epoch.
+        seconds: Seconds per phase in this epoch: data, forward, gradients, predictor and optimizer.
+        predictor_seconds: The predictor's share of them.
+        train_seconds: Seconds in the run so far, all phases, without evaluation.
+        counts: Layer updates applied per source in the run so far, and fallbacks.
+        quality: Per covered layer the running figures of the predictions; empty without a predictor.
+    """
+
+    epoch: int
+    step: int
+    train_loss: float
+    test_loss: float
+    test_accuracy: float
+    lr: float
+    phases: dict[str, int]
+    seconds: dict[str, float]
+    predictor_seconds: float
+    train_seconds: float
+    counts: dict[str, int]
+    quality: dict[str, dict[str, float]]
+
+
+@dataclass
+class _Tally:
+    """Sums over the epoch under way."""
+
+    phases: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    predictor_seconds: float = 0.0
+    loss_sum: float = 0.0
+    loss_batches: int = 0
+
+
+class Run:
+    """Model, optimizer, learning rate, `AdaGP` and data of one recipe, and where they are.
+
+    The initial weights depend on model and seed alone, so methods compared under one seed start from the same point.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        dataset: DataSet,
+        *,
+        device: torch.device | None = None,
+        schedule: Schedule | None = None,
+    ) -> None:
+        """Build everything; nothing is trained yet.
+
+        Args:
+            recipe: What to train and how.
+            dataset: The recipe's data, loaded once and shared between runs.
+            device: Where to train (default: the CPU).
+            schedule: Replaces the method's own schedule, for calibration.
+
+        Raises:
+            RecipeError: When the data does not fill one batch, or the recipe's layers cannot be found in the model.
+        """
+        self.recipe = recipe
+        self.device = device or torch.device("cpu")
+        self._clock = clock(self.device)
+        if recipe.threads is not None:
+            torch.set_num_threads(recipe.threads)
+        self._train_batches, self._test_batches = _batches(recipe, dataset)
+        self.steps_per_epoch = len(self._train_batches)
+        self.test_images = self._test_batches.images_per_epoch
+        self.total_steps = recipe.steps or recipe.epochs * self.steps_per_epoch
+        self.total_epochs = math.ceil(self.total_steps / self.steps_per_epoch)
+        self.ladder = recipe.ladder(self.total_steps, self.steps_per_epoch)
+        method = methods.get(recipe.method)
+        self._random = RandomState(recipe.seed, self.device)
+        with self._random:
+            self.model = _build_model(recipe, dataset).to(self.device)
+            self.optimizer = _build_optimizer(recipe, self.model)
+            self.schedule = schedule or method.schedule(
+                self.ladder.warmup_steps, self.ladder.rung_steps, self.steps_per_epoch
+            )
+            try:
+                self.gp = AdaGP(
+                    self.model,
+                    self.optimizer,
+                    self.schedule,
+                    predictor=(recipe.predictor or method.predictor) if method.predictor else None,
+                    include=recipe.include,
+                    exclude=recipe.exclude,
+                    immediate=recipe.immediate,
+                    skip_forward=method.skip_forward,
+                    timer=self._clock,
+                )
+            except ValueError as error:
+                raise RecipeError(str(error)) from error
+            # The predictor may have drawn numbers: start training from the same state under every method.
+            torch.manual_seed(recipe.seed)
+        self._plateau = (
+            torch.optim.lr_scheduler.ReduceLROnPlateau(self.optimizer) if recipe.lr_schedule == "plateau" else None
+        )
+        self._feed = _Feed(self._train_batches)
+        self._tally = _Tally()
+        self.records: list[EpochRecord] = []
+        self.train_seconds = 0.0
+        self.batch_seconds: dict[str, list[float]] = {phase: [] for phase in PHASES}
+        self.predictor_batch_seconds: dict[str, list[float]] = {phase: [] for phase in PHASES}
+
+    @property
+    def name(self) -> str:
+        """Method and seed, for people."""
+        return f"{self.recipe.method} seed {self.recipe.seed}"
+
+    @property
+    def step_index(self) -> int:
+        """Batches done."""
+        return self.gp.step_index
+
+    @property
+    def epoch_complete(self) -> bool:
+        """Whether the epoch under way only lacks its evaluation."""
+        return self.step_index >= min((len(self.records) + 1) * self.steps_per_epoch, self.total_steps)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every epoch is done and evaluated."""
+        return len(self.records) >= self.total_epochs
+
+    def step(self) -> BatchEvent:
+        """Train one batch.
+
+        Raises:
+            DivergedError: When the loss is NaN or infinite.
+        """
+        step = self.step_index
+        plan = self.gp.next_plan()
+        phase = plan.phase.value
+        self._set_lr(step)
+        predictor_before = self.gp.predictor_seconds
+        epoch, index = divmod(step, self.steps_per_epoch)
+
+        def closure() -> Tensor:
+            images, labels = self._prepare(self._feed.batch(epoch, index))
+            return functional.cross_entropy(self.model(images), labels)
+
+        with self._random:
+            begin = self._clock()
+            try:
+                loss_tensor = self.gp.step(closure)
+            except NonFiniteError as error:
+                raise DivergedError(f"{self.name}, epoch {epoch + 1}, batch {index + 1}: {error}") from error
+            seconds = self._clock() - begin
+        predictor_seconds = self.gp.predictor_seconds - predictor_before
+        loss = None if loss_tensor is None else float(loss_tensor)
+        self._count(phase, seconds, predictor_seconds, loss)
+        return BatchEvent(step=step, phase=phase, note=plan.note, loss=loss, seconds=seconds)
+
+    def finish_epoch(self) -> EpochRecord:
+        """Evaluate the model and close the epoch under way."""
+        test_loss, accuracy = self.evaluate()
+        tally = self._tally
+        record = EpochRecord(
+            epoch=len(self.records) + 1,
+            step=self.step_index,
+            train_loss=tally.loss_sum / tally.loss_batches if tally.loss_batches else math.nan,
+            test_loss=test_loss,
+            test_accuracy=accuracy,
+            lr=float(self.optimizer.param_groups[0]["lr"]),
+            phases=tally.phases,
+            seconds=tally.seconds,
+            predictor_seconds=tally.predictor_seconds,
+            train_seconds=self.train_seconds,
+            counts=dict(self.gp.counts()),
+            quality=self._quality(),
+        )
+        if self._plateau is not None:
+            self._plateau.step(test_loss)
+        self.records.append(record)
+        self._tally = _Tally()
+        return record
+
+    def peak_bytes(self) -> int:
+        """Train one batch and tell the most memory it held above the resting model; slow, and outside of the clock."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self._feed.forget()
+        return peak_bytes(self.step, self.device)
+
+    def evaluate(self) -> tuple[float, float]:
+        """Mean loss and accuracy over the test images; changes nothing in the run."""
+        self.model.eval()
+        loss = 0.0
+        right = images_seen = 0
+        with torch.no_grad(), self._random:
+            for batch in self._test_batches.epoch(0):
+                images, labels = self._prepare(batch)
+                scores = self.model(images)
+                loss += float(functional.cross_entropy(scores, labels, reduction="sum"))
+                right += int((scores.argmax(1) == labels).sum())
+                images_seen += len(labels)
+        self.model.train()
+        return loss / images_seen, right / images_seen
+
+    def median_ms(self) -> dict[str, float]:
+        """Median milliseconds of a batch of each phase that happened."""
+        return {phase: 1e3 * median(times) for phase, times in self.batch_seconds.items() if times}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue bit for bit: tensors and plain values only."""
+        return {
+            "recipe": self.recipe.to_dict(),
+            "digest": self.recipe.digest(),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "plateau": None if self._plateau is None else self._plateau.state_dict(),
+            "gp": self.gp.state_dict(),
+            "random": self._random.state_dict(),
+            "tally": dataclasses.asdict(self._tally),
+            "records": [dataclasses.asdict(record) for record in self.records],
+            "train_seconds": self.train_seconds,
+            "batch_seconds": _as_tensors(self.batch_seconds),
+            "predictor_batch_seconds": _as_tensors(self.predictor_batch_seconds),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state_dict` was taken.
+
+        Raises:
+            CheckpointError: When the state belongs to another recipe or model; the run is then not to be used.
+        """
+        if state.get("digest") != self.recipe.digest():
+            raise CheckpointError(_other_recipe(self.recipe, state))
+        try:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.gp.load_state_dict(state["gp"])
+            if self._plateau is not None:
+                self._plateau.load_state_dict(state["plateau"])
+            self._random.load_state_dict({"states": [part.cpu() for part in state["random"]["states"]]})
+            self._tally = _Tally(**state["tally"])
+            self.records = [EpochRecord(**record) for record in state["records"]]
+            self.train_seconds = float(state["train_seconds"])
+            self.batch_seconds = _as_lists(state["batch_seconds"])
+            self.predictor_batch_seconds = _as_lists(state["predictor_batch_seconds"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise CheckpointError(f"the checkpoint does not fit this run ({self.name}): {error}") from error
+
+    def _set_lr(self, step: int) -> None:
+        if self._plateau is None:
+            value = self.recipe.lr * lr.factor(self.recipe.lr_schedule, step / self.total_steps)
+            for group in self.optimizer.param_groups:
+                group["lr"] = value
+
+    def _count(self, phase: str, seconds: float, predictor_seconds: float, loss: float | None) -> None:
+        self.train_seconds += seconds
+        self._tally.phases[phase] += 1
+        self._tally.seconds[phase] += seconds
+        self._tally.predictor_seconds += predictor_seconds
+        self.batch_seconds[phase].append(seconds)
+        self.predictor_batch_seconds[phase].append(predictor_seconds)
+        if loss is not None and phase != "GP":
+            self._tally.loss_sum += loss
+            self._tally.loss_batches += 1
+
+    def _prepare(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        images, labels = batch[0].to(self.device), batch[1].to(self.device)
+        if self.recipe.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        return images, labels
+
+    def _quality(self) -> dict[str, dict[str, float]]:
+        figures = ("cosine", "norm_ratio", "mse", "mape", "trust", "batches")
+        return {
+            layer: {figure: float(getattr(seen, figure)) for figure in figures}
+            for layer, seen in self.gp.quality().items()
+        }
+
+
+class _Feed:
+    """Fetches a batch only when a closure asks, so that batches trained without a forward pass cost no loading."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self._iterator: Iterator[tuple[Tensor, Tensor]] = iter(())
+        self._next = (-1, -1)
+        self._last: tuple[Tensor, Tensor] | None = None
+
+    def forget(self) -> None:
+        """Hold no batch any more."""
+        self._last, self._next = None, (-1, -1)
+
+    def batch(self, epoch: int, index: int) -> tuple[Tensor, Tensor]:
+        """The batch of that epoch and place; the same one twice in a row is not fetched twice."""
+        if self._last is not None and self._next == (epoch, index + 1):
+            return self._last
+        if self._next != (epoch, index):
+            self._iterator = self._batches.epoch(epoch, start=index)
+        self._last = next(self._iterator)
+        self._next = (epoch, index + 1)
+        return self._last
+
+
+def _batches(recipe: Recipe, dataset: DataSet) -> tuple[Batches, Batches]:
+    images = min(len(dataset.train.labels), recipe.train_limit or len(dataset.train.labels))
+    if images < recipe.batch_size:
+        raise RecipeError(
+            f"batch_size = {recipe.batch_size} is larger than the {images} training images of '{dataset.name}', so an "
+            "epoch would hold no full batch: lower batch_size"
+        )
+    train = Batches(
+        dataset.train,
+        recipe.batch_size,
+        seed=recipe.seed,
+        train=True,
+        mean=dataset.mean,
+        std=dataset.std,
+        augment=dataset.augment if recipe.augment else None,
+        limit=recipe.train_limit,
+    )
+    test = Batches(
+        dataset.test,
+        EVALUATION_BATCH,
+        seed=recipe.seed,
+        train=False,
+        mean=dataset.mean,
+        std=dataset.std,
+        limit=recipe.test_limit,
+    )
+    return train, test
+
+
+def _build_model(recipe: Recipe, dataset: DataSet) -> nn.Module:
+    model = models.build(recipe.model, num_classes=dataset.num_classes, in_channels=dataset.channels)
+    return model.to(memory_format=torch.channels_last) if recipe.channels_last else model  # type: ignore[call-overload]
+
+
+def _build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
+    parameters = model.parameters()
+    if recipe.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay)
+    if recipe.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay)
+    return torch.optim.SGD(parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+
+
+def _other_recipe(recipe: Recipe, state: dict[str, Any]) -> str:
+    try:
+        differences = ", ".join(recipe.differences(Recipe(**state["recipe"])))
+    except (KeyError, TypeError, RecipeError):
+        differences = "it holds no recipe of this version"
+    return f"the checkpoint belongs to another run ({differences}): resume with the recipe it was made with"
+
+
+def _as_tensors(times: dict[str, list[float]]) -> dict[str, Tensor]:
+    return {phase: torch.tensor(values, dtype=torch.float64) for phase, values in times.items()}
+
+
+def _as_lists(times: dict[str, Tensor]) -> dict[str, list[float]]:
+    return {phase: values.tolist() for phase, values in times.items()}

@@ -1,0 +1,304 @@
+"""A recipe: everything that decides the outcome of one training run, as plain values."""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Self
+
+from adagp import data, models
+from adagp.training import methods
+from adagp.training.errors import RecipeError
+
+OPTIMIZERS = ("sgd", "adam", "adamw")
+LR_SCHEDULES = ("constant", "cosine", "step", "plateau")
+PREDICTORS = ("trusted", "paper", "literal")
+
+# The paper's ladder in epochs: warm-up, then a share for each of 4:1, 3:1, 2:1; 1:1 takes the rest.
+PAPER_WARMUP_EPOCHS = 10.0
+PAPER_RUNG_EPOCHS = 4.0
+# Shorter runs keep the proportions 10:4:4:4:4, so that every rung still happens.
+FULL_LADDER_EPOCHS = PAPER_WARMUP_EPOCHS + 4 * PAPER_RUNG_EPOCHS
+
+
+@dataclass(frozen=True)
+class LadderSteps:
+    """The length of ADA-GP's warm-up and of each rung, in batches.
+
+    Batches rather than epochs, because in a short run a rung ends inside an epoch.
+    """
+
+    warmup_steps: int
+    rung_steps: int
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run. Every field can be set in a TOML or JSON file and overridden on the command line.
+
+    Attributes:
+        model: A name from `adagp.models.names()`.
+        data: A name from `adagp.data.names()`.
+        method: A name from `adagp.training.methods.names()`.
+        epochs: Passes over the training images.
+        steps: Batches in the whole run; None means `epochs` whole epochs. Learning rate and ladder are fitted to it.
+        batch_size: Images in a batch.
+        lr: Learning rate at the start.
+        optimizer: `sgd`, `adam` or `adamw`.
+        momentum: Of `sgd`; the others ignore it.
+        weight_decay: As the optimizer defines it.
+        lr_schedule: `constant`; `cosine` to zero; `step`: a tenth after half and again after three quarters of the run;
+            `plateau`: PyTorch's ReduceLROnPlateau with its default parameters, on the test loss after each epoch.
+        warmup_epochs: Epochs before the first predicted batch. None: the paper's 10, shortened in proportion for
+            runs under 26 epochs.
+        rung_epochs: Epochs of each of 4:1, 3:1 and 2:1. None: the paper's 4, shortened likewise.
+        predictor: Overrides the predictor of methods that have one; None keeps the method's own.
+        include: Regular expression: only layers whose name or class matches are covered.
+        exclude: Regular expression: layers whose name or class matches are left to backpropagation.
+        immediate: Update each layer as soon as its output exists, as the paper's hardware does.
+        seed: Decides initial weights, order and augmentation of the images.
+        train_limit: Use only so many training images.
+        test_limit: Use only so many test images.
+        augment: Augment the training images where the data set has an augmentation.
+        channels_last: Keep images and convolution weights in channels-last order, which is faster on most machines.
+        threads: CPU threads; None leaves PyTorch's own choice.
+    """
+
+    model: str = "cnn"
+    data: str = "mnist5k"
+    method: str = "adagp"
+    epochs: int = 6
+    steps: int | None = None
+    batch_size: int = 64
+    lr: float = 0.05
+    optimizer: str = "sgd"
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    lr_schedule: str = "cosine"
+    warmup_epochs: float | None = None
+    rung_epochs: float | None = None
+    predictor: str | None = None
+    include: str | None = None
+    exclude: str | None = None
+    immediate: bool = False
+    seed: int = 0
+    train_limit: int | None = None
+    test_limit: int | None = None
+    augment: bool = True
+    channels_last: bool = False
+    threads: int | None = None
+
+    def __post_init__(self) -> None:
+        """Report every unusable value at once, before anything is loaded or trained."""
+        problems = [*_type_problems(self), *_name_problems(self), *_range_problems(self)]
+        if problems:
+            raise RecipeError("; ".join(problems))
+
+    def replace(self, **changes: Any) -> Self:
+        """The same recipe with some values changed, checked anew."""
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every field as a plain value, fit for JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], base: Self | None = None) -> Self:
+        """A recipe from plain values, on top of `base` or the defaults.
+
+        Raises:
+            RecipeError: For an unknown field (with the nearest known one) or an unusable value.
+        """
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in values:
+            if name not in known:
+                raise RecipeError(f"unknown recipe field '{name}'{_did_you_mean(name, known)}")
+        return dataclasses.replace(base or cls(), **_as_declared(values))
+
+    def digest(self) -> str:
+        """A short fingerprint: checkpoints of one recipe are refused by another."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def differences(self, other: Self) -> list[str]:
+        """The fields that differ, as readable text."""
+        mine, theirs = self.to_dict(), other.to_dict()
+        return [f"{name} {mine[name]!r} against {theirs[name]!r}" for name in mine if mine[name] != theirs[name]]
+
+    def ladder(self, total_steps: int, steps_per_epoch: int) -> LadderSteps:
+        """Fit the paper's ladder to a run of `total_steps` batches.
+
+        Explicit `warmup_epochs` and `rung_epochs` are taken as they are. Otherwise the paper's 10 and 4 epochs stand
+        where they fit (26 epochs or more) and shrink together where they do not.
+        """
+        epochs = total_steps / steps_per_epoch
+        scale = min(1.0, epochs / FULL_LADDER_EPOCHS)
+        warmup = PAPER_WARMUP_EPOCHS * scale if self.warmup_epochs is None else self.warmup_epochs
+        rung = PAPER_RUNG_EPOCHS * scale if self.rung_epochs is None else self.rung_epochs
+        return LadderSteps(round(warmup * steps_per_epoch), max(1, round(rung * steps_per_epoch)))
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A recipe file: the recipe, and what `compare` does with it.
+
+    Attributes:
+        name: The preset's name or the file's stem.
+        about: One line for the reader.
+        recipe: The recipe.
+        methods: The methods `compare` runs.
+        seeds: The seeds `compare` runs each method with.
+    """
+
+    name: str
+    about: str
+    recipe: Recipe
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+
+
+DEFAULT_METHODS = ("bp", "adagp", "skip", "mean", "short-bp")
+DEFAULT_SEEDS = (0, 1)
+
+
+def preset_names() -> list[str]:
+    """Names of the presets shipped with the package."""
+    folder = resources.files("adagp.training") / "presets"
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def load_preset(name: str) -> Preset:
+    """A preset shipped with the package.
+
+    Raises:
+        RecipeError: When there is none of that name; the message lists those that exist.
+    """
+    if name not in preset_names():
+        raise RecipeError(f"unknown preset '{name}': choose one of {', '.join(preset_names())}")
+    text = (resources.files("adagp.training") / "presets" / f"{name}.toml").read_text()
+    return _parse(name, tomllib.loads(text))
+
+
+def load_recipe(path: Path) -> Preset:
+    """A recipe file, TOML or (as run folders hold it) JSON.
+
+    Raises:
+        RecipeError: When the file cannot be read or does not hold a recipe.
+    """
+    try:
+        text = path.read_text()
+        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise RecipeError(f"recipe file '{path}' cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise RecipeError(
+            f"recipe file '{path}' is not valid: {error}; it must be TOML, or JSON named .json"
+        ) from error
+    if not isinstance(values, dict):
+        raise RecipeError(f"recipe file '{path}' holds no table of fields")
+    return _parse(path.stem, values)
+
+
+def _parse(name: str, values: dict[str, Any]) -> Preset:
+    values = dict(values)
+    about = str(values.pop("about", ""))
+    compare = values.pop("compare", {})
+    if not isinstance(compare, dict) or set(compare) - {"methods", "seeds"}:
+        raise RecipeError(f"recipe '{name}': [compare] may hold only 'methods' and 'seeds'")
+    return Preset(
+        name=name,
+        about=about,
+        recipe=Recipe.from_mapping(values),
+        methods=tuple(compare.get("methods", DEFAULT_METHODS)),
+        seeds=tuple(compare.get("seeds", DEFAULT_SEEDS)),
+    )
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """One `field=value` of the command line; the value is read as TOML where it is TOML, else as a bare string.
+
+    Raises:
+        RecipeError: When there is no `=` in it.
+    """
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise RecipeError(f"'{text}' sets nothing: write field=value, for example lr=0.1")
+    if value.lower() in ("none", "null"):
+        return name.strip(), None
+    try:
+        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name.strip(), value
+
+
+def _as_declared(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Whole numbers are welcome where a float is declared, so that `lr = 1` means 1.0 and digests agree."""
+    types = {field.name: str(field.type) for field in dataclasses.fields(Recipe)}
+    return {
+        name: float(value) if "float" in types[name] and type(value) is int else value for name, value in values.items()
+    }
+
+
+def _type_problems(recipe: Recipe) -> list[str]:
+    problems = []
+    for field in dataclasses.fields(recipe):
+        value, declared = getattr(recipe, field.name), field.type
+        accepted: Any = (declared | int) if "float" in str(declared) else declared
+        if (isinstance(value, bool) and declared is not bool) or not isinstance(value, accepted):
+            wanted = getattr(declared, "__name__", str(declared))
+            problems.append(f"{field.name} = {value!r} is a {type(value).__name__}: give a value of type {wanted}")
+    return problems
+
+
+def _name_problems(recipe: Recipe) -> list[str]:
+    choices: list[tuple[str, Any, list[str]]] = [
+        ("model", recipe.model, models.names()),
+        ("data", recipe.data, data.names()),
+        ("method", recipe.method, methods.names()),
+        ("optimizer", recipe.optimizer, list(OPTIMIZERS)),
+        ("lr_schedule", recipe.lr_schedule, list(LR_SCHEDULES)),
+    ]
+    if recipe.predictor is not None:
+        choices.append(("predictor", recipe.predictor, list(PREDICTORS)))
+    return [
+        f"unknown {field} '{value}'{_did_you_mean(str(value), known)}: choose one of {', '.join(known)}"
+        for field, value, known in choices
+        if value not in known
+    ]
+
+
+def _range_problems(recipe: Recipe) -> list[str]:
+    rules: list[tuple[str, Any, str]] = [
+        ("epochs", lambda value: value >= 1, "at least 1"),
+        ("steps", lambda value: value >= 1, "at least 1"),
+        ("batch_size", lambda value: value >= 1, "at least 1"),
+        ("lr", lambda value: 0 < value < float("inf"), "a positive number"),
+        ("momentum", lambda value: 0 <= value < 1, "from 0 to below 1"),
+        ("weight_decay", lambda value: 0 <= value < float("inf"), "0 or more"),
+        ("warmup_epochs", lambda value: value >= 0, "0 or more"),
+        ("rung_epochs", lambda value: value > 0, "more than 0"),
+        ("seed", lambda value: 0 <= value < 2**63, "from 0 to 2**63 - 1"),
+        ("train_limit", lambda value: value >= 1, "at least 1"),
+        ("test_limit", lambda value: value >= 1, "at least 1"),
+        ("threads", lambda value: value >= 1, "at least 1"),
+    ]
+    problems = []
+    for name, holds, wanted in rules:
+        value = getattr(recipe, name)
+        if isinstance(value, int | float) and not holds(value):
+            problems.append(f"{name} = {value} is out of range: it must be {wanted}")
+    if isinstance(recipe.train_limit, int) and 1 <= recipe.train_limit < recipe.batch_size:
+        problems.append(
+            f"train_limit = {recipe.train_limit} is smaller than batch_size = {recipe.batch_size}, so an epoch would "
+            "hold no full batch: raise train_limit or lower batch_size"
+        )
+    return problems
+
+
+def _did_you_mean(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    return f" (did you mean '{close[0]}'?)" if close else ""

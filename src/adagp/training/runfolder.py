@@ -1,0 +1,221 @@
+"""The folder of one run: what it is made of, what came out, and how to go on.
+
+`recipe.json` and `environment.json` are written first; `checkpoint.pt`, `metrics.json` and `quality.json` are replaced
+as the run goes; `result.json` and `model.pt` (plain weights) appear when it is finished.
+"""
+
+import dataclasses
+import io
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from adagp.training import checkpoint
+from adagp.training.environment import describe
+from adagp.training.errors import CheckpointError, RunFolderError
+from adagp.training.files import write_atomic, write_json
+from adagp.training.interrupt import Interrupt
+from adagp.training.loop import EpochRecord, Run
+from adagp.training.observers import Observer
+from adagp.training.recipe import Recipe
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT_SECONDS = 30.0
+
+
+class RunFolder:
+    """Reads and writes the files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        """`path` may not exist yet."""
+        self.path = path
+
+    @property
+    def checkpoint_path(self) -> Path:
+        """Where the checkpoint is or will be."""
+        return self.path / "checkpoint.pt"
+
+    def prepare(self, recipe: Recipe, device: torch.device, *, resume: bool) -> None:
+        """Make the folder for a new run, or check that it holds this one.
+
+        Raises:
+            RunFolderError: When the folder is in use and `resume` is not set, or holds another recipe.
+        """
+        if self.holds_run():
+            if not resume:
+                raise RunFolderError(
+                    f"folder '{self.path}' already holds a run: add --resume to continue it, or choose another --out"
+                )
+            stored = self.recipe()
+            if stored != recipe:
+                raise RunFolderError(
+                    f"folder '{self.path}' holds a run with another recipe ({', '.join(recipe.differences(stored))}): "
+                    "resume without these options, or choose another --out"
+                )
+            return
+        make_folder(self.path)
+        write_file(self.path / "environment.json", describe(device))
+        write_file(self.path / "recipe.json", recipe.to_dict())
+
+    def holds_run(self) -> bool:
+        """Whether a run was started here."""
+        return (self.path / "recipe.json").exists()
+
+    def recipe(self) -> Recipe:
+        """The recipe of the run here.
+
+        Raises:
+            RunFolderError: When there is none, or it cannot be read.
+        """
+        return Recipe.from_mapping(read_file(self.path / "recipe.json"))
+
+    def environment(self) -> dict[str, Any]:
+        """What the run was started on."""
+        return read_file(self.path / "environment.json")
+
+    def restore(self, run: Run) -> bool:
+        """Bring `run` to where its checkpoint is; False when it has none yet.
+
+        Raises:
+            CheckpointError: When the checkpoint is damaged or of another run.
+        """
+        if not self.checkpoint_path.exists():
+            return False
+        try:
+            run.load_state_dict(checkpoint.load(self.checkpoint_path, run.device))
+        except CheckpointError as error:
+            raise CheckpointError(f"'{self.path}' cannot be resumed: {error}") from error
+        return True
+
+    def save(self, run: Run) -> None:
+        """Save where `run` is, the checkpoint first: the other files can be made from it again."""
+        checkpoint.save(self.checkpoint_path, run.state_dict())
+        self._write_records(run.records)
+        if run.finished:
+            weights = io.BytesIO()
+            torch.save(run.model.state_dict(), weights)
+            write_file(self.path / "model.pt", weights.getvalue())
+            write_file(self.path / "result.json", summarise(run))
+
+    def _write_records(self, records: list[EpochRecord]) -> None:
+        metrics = [dataclasses.asdict(record) for record in records]
+        quality = [{"epoch": record["epoch"], "layers": record.pop("quality")} for record in metrics]
+        write_file(self.path / "metrics.json", metrics)
+        write_file(self.path / "quality.json", quality)
+
+
+def train_epoch(
+    run: Run,
+    folder: RunFolder,
+    *,
+    observer: Observer,
+    interrupt: Interrupt,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+) -> None:
+    """Train to the end of the epoch under way, saving at least every `checkpoint_seconds` and at the end.
+
+    Raises:
+        Interrupted: After saving, when a signal asked to stop.
+        DivergedError: When the loss is no longer a number; the last checkpoint stays.
+    """
+    saved = time.monotonic()
+    while not run.epoch_complete:
+        observer.on_batch(run, run.step())
+        if interrupt.requested or time.monotonic() - saved >= checkpoint_seconds:
+            folder.save(run)
+            interrupt.check()
+            saved = time.monotonic()
+    record = run.finish_epoch()
+    folder.save(run)
+    observer.on_epoch(run, record)
+    interrupt.check()
+
+
+def train(
+    run: Run,
+    folder: RunFolder,
+    *,
+    observer: Observer,
+    interrupt: Interrupt,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+) -> dict[str, Any]:
+    """Train `run` to its end and return the content of `result.json`; see `train_epoch`."""
+    observer.on_start([run])
+    while not run.finished:
+        train_epoch(run, folder, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds)
+    return summarise(run)
+
+
+def summarise(run: Run) -> dict[str, Any]:
+    """The figures of a finished run."""
+    last = run.records[-1]
+    return {
+        "method": run.recipe.method,
+        "seed": run.recipe.seed,
+        "epochs": len(run.records),
+        "steps": run.step_index,
+        "test_accuracy": last.test_accuracy,
+        "test_loss": last.test_loss,
+        "best_test_accuracy": max(record.test_accuracy for record in run.records),
+        "train_seconds": run.train_seconds,
+        "seconds": {phase: sum(record.seconds[phase] for record in run.records) for phase in last.seconds},
+        "predictor_seconds": sum(record.predictor_seconds for record in run.records),
+        "phases": {phase: sum(record.phases[phase] for record in run.records) for phase in last.phases},
+        "median_ms": run.median_ms(),
+        "counts": last.counts,
+        "quality": last.quality,
+    }
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents.
+
+    Raises:
+        RunFolderError: When it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(
+            f"folder '{path}' cannot be made: {error.strerror or error}; choose another --out"
+        ) from error
+
+
+def write_file(path: Path, content: Any) -> None:
+    """Write bytes as they are and anything else as JSON, atomically.
+
+    Raises:
+        RunFolderError: When the file cannot be written; its previous content stays.
+    """
+    try:
+        if isinstance(content, bytes):
+            write_atomic(path, content)
+        else:
+            write_json(path, content)
+    except OSError as error:
+        raise RunFolderError(
+            f"'{path}' cannot be written: {error.strerror or error}; nothing saved before is lost. Free some space or "
+            "check the permissions, then resume"
+        ) from error
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Read a JSON object of a run folder.
+
+    Raises:
+        RunFolderError: When it is missing or not a JSON object.
+    """
+    try:
+        value = json.loads(path.read_text())
+    except OSError as error:
+        raise RunFolderError(f"'{path}' cannot be read: {error.strerror or error}; is it a run folder?") from error
+    except ValueError as error:
+        raise RunFolderError(f"'{path}' is not valid JSON ({error}): restore it, or start in a new folder") from error
+    if not isinstance(value, dict):
+        raise RunFolderError(f"'{path}' holds no JSON object: restore it, or start in a new folder")
+    return value

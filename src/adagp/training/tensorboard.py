@@ -1,0 +1,51 @@
+"""TensorBoard event files, for those who have TensorBoard."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adagp.training.errors import TrainingError
+from adagp.training.observers import Observer
+
+if TYPE_CHECKING:
+    from adagp.training.loop import EpochRecord, Run
+
+
+class TensorBoard(Observer):
+    """Writes every epoch's figures of every run below one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` gets one sub-folder per run.
+
+        Raises:
+            TrainingError: When TensorBoard is not installed.
+        """
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise TrainingError(
+                "TensorBoard is not installed: pip install 'adagp[tensorboard]', or leave --tensorboard out"
+            ) from error
+        self._folder = folder
+        self._make: Any = SummaryWriter
+        self._writers: dict[str, Any] = {}
+
+    def on_epoch(self, run: "Run", record: "EpochRecord") -> None:
+        """One point per figure, at the run's step."""
+        name = run.name.replace(" ", "-")
+        writer = self._writers.get(name)
+        if writer is None:
+            writer = self._writers[name] = self._make(str(self._folder / name))
+        figures = {
+            "loss/train": record.train_loss,
+            "loss/test": record.test_loss,
+            "accuracy/test": record.test_accuracy,
+            "lr": record.lr,
+            "seconds/train": record.train_seconds,
+            "seconds/predictor": record.predictor_seconds,
+            **{f"seconds/{phase}": value for phase, value in record.seconds.items()},
+            **{f"cosine/{layer}": seen["cosine"] for layer, seen in record.quality.items()},
+            **{f"trust/{layer}": seen["trust"] for layer, seen in record.quality.items()},
+        }
+        for tag, value in figures.items():
+            writer.add_scalar(tag, value, record.step)
+        writer.flush()
