@@ -8,7 +8,7 @@ quality, schedule) -> the user's optimizer.
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from adagp import predictor as predictors
 from adagp import schedules, sources
+from adagp.distributed import Ranks, unwrap
 from adagp.layers import Coverage, CoverageRow, Layer, find_layers, uncovered_parameters
 from adagp.predictor import Lesson, Predictor, Seen
 from adagp.quality import Agreement, LayerQuality, QualityRecord
@@ -76,9 +77,13 @@ class AdaGP:
         self.step_index = 0
         self._counts: Counter[str] = Counter()
         self._quality = QualityRecord()
+        self._ranks = Ranks(model)
         self._layers, self._coverage = self._find(include, exclude)
+        self._signature = {layer.name: [layer.out, layer.fan_in] for layer in self._layers}
+        self._dropped: dict[str, str] = {}
+        self._device = self._layers[0].weight.device
         self._by_name = {layer.name: layer for layer in self._layers}
-        self._uncovered = list(uncovered_parameters(model, self._layers))
+        self._uncovered = list(uncovered_parameters(unwrap(model), self._layers))
         self._predictor = predictors.build(predictor) if isinstance(predictor, str) else predictor
         if self._predictor is not None:
             self._predictor.attach(self._layers)
@@ -97,10 +102,11 @@ class AdaGP:
                 "the optimizer holds none of the model's parameters: build it from model.parameters(), "
                 "after moving the model to its device"
             )
-        layers, coverage = find_layers(self.model, optimized, include, exclude)
+        layers, coverage = find_layers(unwrap(self.model), optimized, include, exclude)
         if not layers:
             raise ValueError(
-                f"the model has no layer that adagp can cover:\n{coverage}\nregister its layer types with layers.register"
+                f"the model has no layer that adagp can cover:\n{coverage}\n"
+                "register its layer types with layers.register"
             )
         return layers, coverage
 
@@ -204,7 +210,8 @@ class AdaGP:
         """Everything needed to resume, in plain types and tensors, so that it loads with `weights_only=True`."""
         return {
             "format": _FORMAT,
-            "layers": {layer.name: [layer.out, layer.fan_in] for layer in self._layers},
+            "layers": dict(self._signature),
+            "dropped": dict(self._dropped),
             "step_index": self.step_index,
             "force_backprop": self._force_backprop,
             "counts": dict(self._counts),
@@ -219,7 +226,7 @@ class AdaGP:
         """Take over what `state_dict` gave; ValueError says in what the saved model or set-up differs from this one."""
         if state.get("format") != _FORMAT:
             raise ValueError(f"this is no AdaGP state of format {_FORMAT}: its keys are {sorted(map(str, state))[:8]}")
-        mine = {layer.name: [layer.out, layer.fan_in] for layer in self._layers}
+        mine = self._signature
         saved = {name: list(shape) for name, shape in state["layers"].items()}
         if mine != saved:
             names = sorted(name for name in {*mine, *saved} if mine.get(name) != saved.get(name))
@@ -230,6 +237,9 @@ class AdaGP:
             )
         if (state["predictor"] is None) != (self._predictor is None) or set(state["sources"]) != set(self._sources):
             raise ValueError("the state was saved with another predictor or schedule: build AdaGP with the same ones")
+        for name, reason in state["dropped"].items():
+            if name in self._by_name:
+                self._drop(self._by_name[name], reason)
         self.step_index = state["step_index"]
         self._force_backprop = state["force_backprop"]
         self._counts = Counter(state["counts"])
@@ -266,6 +276,7 @@ class AdaGP:
     def _drop(self, layer: Layer, reason: str) -> None:
         """Cover a layer no longer, because the first batches showed that its output is never seen."""
         logger.warning("layer %r is not covered: %s", layer.name, reason)
+        self._dropped[layer.name] = reason
         self._layers.remove(layer)
         del self._by_name[layer.name]
         self._uncovered += [(layer.name, parameter) for parameter in layer.parameters()]
@@ -349,6 +360,11 @@ class Batch:
                 self._without_grad(parameter)
 
     def _without_grad(self, parameter: nn.Parameter) -> None:
+        if self._engine._ranks.count > 1:
+            raise ValueError(
+                "under DistributedDataParallel a batch is either all backprop or a GP batch: a plan that mixes them "
+                "would leave its reducer waiting for gradients that never come"
+            )
         parameter.requires_grad_(False)
         self._restore.callback(parameter.requires_grad_, True)
 
@@ -361,7 +377,7 @@ class Batch:
             else:
                 self._check_finite(loss)
                 scaled = loss if self._scaler is None else self._scaler.scale(loss)
-                scaled.backward()  # type: ignore[no-untyped-call]
+                scaled.backward()
                 self._backward_done = True
         finally:
             self._recording = True
@@ -373,13 +389,17 @@ class Batch:
             return
         bad = (name for name, parts in self._seen.items() if not all(part.output.isfinite().all() for part in parts))
         first = next(bad, None)
-        where = f"the output of layer {first!r} is the first that is not" if first else "all covered layers' outputs are"
+        where = (
+            f"the output of layer {first!r} is the first that is not" if first else "all covered layers' outputs are"
+        )
         raise NonFiniteError(
             f"the loss is not finite at step {self.step_index} ({self.plan.phase.value}); {where} finite. "
             "Lower the learning rate, clip gradients, or resume from the last checkpoint"
         )
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """Supply the other gradients and let everything learn."""
         engine = self._engine
         engine._batch = None
@@ -390,8 +410,8 @@ class Batch:
             raise RuntimeError(f"a {self.plan.phase.value} batch ended without batch.backward(loss)")
         if self._scaler is not None and self._backward_done:
             self._scaler.unscale_(engine.optimizer)
-        with torch.no_grad():
-            seen = {name: Seen.mean(parts) for name, parts in self._seen.items()}
+        with torch.no_grad(), _full_precision(engine._device):
+            seen = self._agreed()
             truths = self._truths(seen)
             self._supply(seen)
             agreements = engine._timed(lambda: self._learn(seen, truths))
@@ -402,6 +422,15 @@ class Batch:
             engine._force_backprop = False
         engine.schedule.observe(self.step_index, agreements)
         engine.step_index = self.step_index + 1
+
+    def _agreed(self) -> dict[str, Seen]:
+        """What each layer saw, over all its calls and all ranks; ranks also agree on whether this batch failed."""
+        engine = self._engine
+        means = [Seen.mean(parts) for parts in self._seen.values()]
+        if self.plan.phase is Phase.GP and means:
+            self.failed = engine._ranks.any(self.failed, means[0].output)
+        outputs = engine._ranks.average([mean.output for mean in means])
+        return {name: Seen(output) for name, output in zip(self._seen, outputs, strict=True)}
 
     def _truths(self, seen: Mapping[str, Seen]) -> dict[str, Rows]:
         """The true rows of every layer that backpropagation served."""
@@ -425,13 +454,14 @@ class Batch:
         engine = self._engine
         if self.plan.phase is Phase.GP and engine._immediate and self._seen:
             return
-        for layer in engine._layers:
-            source = engine._sources[self.source[layer.name]]
-            if not source.needs_graph:
-                self._apply(layer, self._gradient(layer, seen.get(layer.name)))
-        if self.failed:
-            for layer in engine._layers:
+        served = [layer for layer in engine._layers if not engine._sources[self.source[layer.name]].needs_graph]
+        for layer in served:
+            layer.assign(self._gradient(layer, seen.get(layer.name)))
+        for layer in served:
+            if self.failed:
                 layer.assign(None)
+            else:
+                self._count(layer)
 
     def _gradient(self, layer: Layer, seen: Seen | None) -> Rows | None:
         engine = self._engine
@@ -445,10 +475,9 @@ class Batch:
             return rows
         return source.gradient(layer, seen)
 
-    def _apply(self, layer: Layer, rows: Rows | None) -> None:
-        layer.assign(rows)
-        if not self.failed:
-            self._engine._counts[self.source[layer.name] if rows is not None else "skip"] += 1
+    def _count(self, layer: Layer) -> None:
+        """Count what the optimizer will find: a source that gave nothing was a skip."""
+        self._engine._counts["skip" if layer.weight.grad is None else self.source[layer.name]] += 1
 
     def _learn(self, seen: Mapping[str, Seen], truths: Mapping[str, Rows]) -> dict[str, Agreement]:
         """The predictor and the sources that remember learn from what was true; quality is recorded."""
@@ -498,7 +527,7 @@ class Batch:
         if engine._predictor is not None:
             if not isinstance(output, Tensor):
                 raise TypeError(f"layer {layer.name!r} returned {type(output).__name__}, not a tensor: exclude it")
-            with torch.no_grad():
+            with torch.no_grad(), _full_precision(output.device):
                 parts.append(engine._timed(lambda: engine._predictor.see(layer, output)))  # type: ignore[union-attr]
         else:
             parts.append(Seen(torch.empty(0)))
@@ -507,17 +536,25 @@ class Batch:
 
     def _update_now(self, layer: Layer, seen: Seen) -> None:
         """Step the optimizer for one layer: every other gradient is None, so nothing else moves."""
-        rows = self._gradient(layer, seen)
-        self._apply(layer, rows)
-        if rows is not None:
-            self._engine.optimizer.step()
-            layer.assign(None)
+        engine = self._engine
+        (output,) = engine._ranks.average([seen.output])
+        with _full_precision(output.device):
+            layer.assign(self._gradient(layer, Seen(output)))
+        self._count(layer)
+        engine.optimizer.step()
+        layer.assign(None)
+
+
+def _full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """No autocast inside: predictions are small sums of small numbers, whatever the user's forward runs in."""
+    enabled = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if enabled else nullcontext()
 
 
 def _squares(truths: Mapping[str, Rows]) -> dict[str, tuple[float, ...]]:
     """Sum of squares of every block, fetched from the device at once; NaN and overflow come out as infinity."""
     flat = [block.flatten() for rows in truths.values() for block in rows.blocks()]
-    values = iter(torch.stack([block @ block for block in flat]).nan_to_num(nan=float("inf")).tolist())
+    values = iter(torch.stack([block @ block for block in flat]).nan_to_num(nan=torch.inf, posinf=torch.inf).tolist())
     return {name: tuple(next(values) for _ in rows.blocks()) for name, rows in truths.items()}
 
 
@@ -542,4 +579,4 @@ class _NoHook:
     """What a `_Hook` becomes in a pickled model."""
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        del module, inputs, output
+        """Do nothing."""

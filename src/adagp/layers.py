@@ -58,7 +58,7 @@ def kind_of(module: nn.Module) -> LayerKind | None:
 
 
 def _batch_mean(output: Tensor) -> Tensor:
-    """Mean over dimension 0, read in memory order: on CPU a strided reduction of a channels-last tensor is 25 x slower."""
+    """Mean over dimension 0, read in memory order: a strided sum of a channels-last tensor is 25 x slower on a CPU."""
     if output.dim() == 4 and not output.is_contiguous() and output.is_contiguous(memory_format=torch.channels_last):
         return output.permute(0, 2, 3, 1).mean(0).permute(2, 0, 1)
     return output.mean(0)
@@ -97,8 +97,9 @@ class TransposedConvolution(LayerKind):
     def rows(self, module: nn.Module, weight_like: Tensor) -> Tensor:
         """One row per output channel, in the order of the output."""
         groups = int(module.groups)  # type: ignore[arg-type]
-        grouped = weight_like.unflatten(0, (groups, -1))  # (groups, in / groups, out / groups, *kernel)
-        return grouped.transpose(1, 2).flatten(3).flatten(0, 1).flatten(1)
+        in_channels, out_per_group, *kernel = weight_like.shape
+        grouped = weight_like.reshape(groups, in_channels // groups, out_per_group, *kernel)
+        return grouped.transpose(1, 2).reshape(groups * out_per_group, -1)
 
     def unrows(self, module: nn.Module, rows: Tensor) -> Tensor:
         """Back to `(in, out / groups, *kernel)`."""
@@ -155,7 +156,7 @@ class Layer:
         return Rows(self.kind.rows(self.module, self.weight.grad).float(), bias)
 
     def assign(self, rows: Rows | None) -> None:
-        """Put rows, or None, into `.grad` with the type and memory layout that the optimizer finds for each parameter."""
+        """Put rows, or None, into `.grad` with the type and memory layout of each parameter."""
         if rows is None:
             self.weight.grad = None
         else:
@@ -168,7 +169,7 @@ class Layer:
         reorganised = self.kind.reorganise(self.module, output)
         if reorganised.dim() != 4 or reorganised.shape[:2] != (self.out, 1):
             raise ValueError(
-                f"layer {self.name!r}: {type(self.kind).__name__}.reorganise returned shape {tuple(reorganised.shape)}; "
+                f"layer {self.name!r}: {type(self.kind).__name__}.reorganise gave shape {tuple(reorganised.shape)}; "
                 f"expected ({self.out}, 1, height, width), one entry per row of the weight"
             )
         return reorganised
@@ -207,10 +208,14 @@ class Coverage:
         """A table for people."""
         header = ("layer", "kind", "parameters", "covered", "why")
         cells = [header]
-        for row in self.rows:
-            cells.append((row.layer, row.kind, f"{row.parameters:,}", "yes" if row.covered else "no", row.reason))
+        cells += [
+            (row.layer, row.kind, f"{row.parameters:,}", "yes" if row.covered else "no", row.reason)
+            for row in self.rows
+        ]
         widths = [max(len(line[column]) for line in cells) for column in range(5)]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
+        ]
         return "\n".join([*lines, f"{self.share:.1%} of the parameters are covered"])
 
 
@@ -244,11 +249,12 @@ def find_layers(
         texts = (name, type(module).__name__)
         chosen = wanted is None or any(wanted.search(text) for text in texts)
         dropped = unwanted is not None and any(unwanted.search(text) for text in texts)
-        matched = matched or (chosen and kind_of(module) is not None)
-        if not chosen or dropped:
+        supported = kind_of(module) is not None
+        matched = matched or (chosen and supported)
+        if supported and (not chosen or dropped):
             reason = f"left out by {'exclude' if dropped else 'include'}"
         elif id(module) in functional:
-            reason = "used functionally by MultiheadAttention, its output is never seen: write attention with explicit Linear layers"
+            reason = "used functionally by MultiheadAttention, its output is never seen: use explicit Linear layers"
         else:
             reason = _uncovered_reason(module, own, in_optimizer, owners)
         count = sum(parameter.numel() for parameter in own.values() if id(parameter) not in owners)

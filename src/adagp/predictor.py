@@ -9,7 +9,7 @@ from a true gradient `T`: the loss, its gradient and every inner product follow 
 of `F` and `W`. Learning so reads `T` a few times and never builds anything of its size.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -74,8 +74,8 @@ class Predictor(Protocol):
         """Take over what `state_dict` gave."""
 
 
-class Network:
-    """The small network shared by all layers.
+class PaperPredictor:
+    """The paper's predictor: one small network shared by all layers, and nothing else.
 
     Its output starts at zero and its targets are divided by the running root mean square of the layer's true gradient,
     so that an untrained network changes nothing. `literal=True` is the recipe as printed: random output weights, raw
@@ -132,7 +132,7 @@ class Network:
         self._scheduler = torch.optim.lr_scheduler.MultiStepLR(self._optimizer, self._milestones, self._gamma)
 
     def see(self, layer: Layer, output: Tensor) -> Seen:
-        """Pool the reorganised output to the grid, at unit scale: layers differ widely in the scale of their outputs."""
+        """Pool the reorganised output to the grid, at unit scale, in which layers differ widely."""
         reorganised = layer.reorganise(output.detach()).float()
         pooled = nn.functional.adaptive_avg_pool2d(reorganised, self._grid).flatten(1).to(self._last.device)
         return Seen(pooled if self._literal else pooled / pooled.square().mean().sqrt().clamp(min=1e-12))
@@ -191,7 +191,8 @@ class Network:
         grads_features: list[Tensor] = []
         figures: list[Tensor] = []
         features = self._features(torch.cat([lesson.seen.output for lesson in lessons]))
-        for lesson, part in zip(lessons, features.detach().split([l.layer.out for l in lessons]), strict=True):
+        sizes = [lesson.layer.out for lesson in lessons]
+        for lesson, part in zip(lessons, torch.split(features.detach(), sizes), strict=True):
             gram = part.t() @ part
             grad_features = torch.zeros_like(part)
             sums = part.new_zeros(2)  # <base + prediction, truth>, |base + prediction|^2
@@ -199,9 +200,7 @@ class Network:
             truths = self.blocks(lesson.layer, lesson.truth)
             starts = [None] * len(truths) if base_rows is None else self.blocks(lesson.layer, base_rows)
             scales = self._scales(lesson.layer, lesson.squares)
-            for truth, start, units, scale in zip(
-                truths, starts, self._units(lesson.layer), scales, strict=False
-            ):
+            for truth, start, units, scale in zip(truths, starts, self._units(lesson.layer), scales, strict=False):
                 weights = last[units]
                 weights_gram = weights.t() @ weights
                 target = truth if start is None else truth - start
@@ -219,7 +218,7 @@ class Network:
             figures.append(torch.cat([sums, self._sampled_mape(lesson, base_rows)[None]]))
         self._optimizer.zero_grad()
         self._last.grad = grad_last
-        features.backward(torch.cat(grads_features))  # type: ignore[no-untyped-call]
+        features.backward(torch.cat(grads_features))
         self._optimizer.step()
         self._scheduler.step()
         for lesson in lessons:
@@ -236,7 +235,7 @@ class Network:
         }
 
     def _sampled_mape(self, lesson: Lesson, base: Rows | None) -> Tensor:
-        """MAPE of the weight on a few evenly spaced rows: it is the one figure that needs the prediction written out."""
+        """MAPE of the weight on a few evenly spaced rows: the one figure that needs the prediction written out."""
         pick = slice(None, None, max(1, lesson.layer.out // _MAPE_ROWS))
         part = None if base is None else Rows(base.weight[pick], None if base.bias is None else base.bias[pick])
         predicted = self.predict(lesson.layer, Seen(lesson.seen.output[pick]), part)
@@ -246,6 +245,14 @@ class Network:
         new = _mean_squares(lesson.layer, lesson.squares)
         old = self._mean_squares.get(lesson.layer.name, new)
         self._mean_squares[lesson.layer.name] = [0.9 * a + 0.1 * b for a, b in zip(old, new, strict=True)]
+
+    def trust(self, layer: str) -> float:
+        """The network has no opinion of itself: always 1."""
+        return 1.0
+
+    def learn(self, lessons: Sequence[Lesson]) -> dict[str, Agreement]:
+        """Learn the true gradient itself."""
+        return self.fit(self.choose(lessons), {})
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, Adam, its learning-rate schedule, and the scales."""
@@ -279,98 +286,79 @@ def _mean_squares(layer: Layer, squares: Sequence[float]) -> list[float]:
     return [square / count for square, count in zip(squares, counts, strict=False)]
 
 
-from math import sqrt
-TRUST_RULES = {
-  "sign": lambda m, v, p, n: float(m > 0),
-  "one": lambda m, v, p, n: 1.0,
-  "proj": lambda m, v, p, n: min(max(p, 0.0), 1.0),
-  "z": lambda m, v, p, n: min(max(m / (sqrt(v / min(n, 19)) + 1e-12), 0.0), 2.0) / 2,
-  "projx4": lambda m, v, p, n: min(max(4*p, 0.0), 1.0),
-}
-
-class PaperPredictor:
-    """The paper's predictor: the network alone."""
-
-    def __init__(self, network: Network | None = None) -> None:
-        """`network` defaults to one of the default size."""
-        self.network = network or Network()
-        self.attach, self.see, self.predict = self.network.attach, self.network.see, self.network.predict
-        self.state_dict, self.load_state_dict = self.network.state_dict, self.network.load_state_dict
-
-    def trust(self, layer: str) -> float:
-        """The network has no opinion of itself: always 1."""
-        del layer
-        return 1.0
-
-    def learn(self, lessons: Sequence[Lesson]) -> dict[str, Agreement]:
-        """Let the network learn the true gradient itself."""
-        return self.network.fit(self.network.choose(lessons), {})
-
-
 class TrustedPredictor:
     """The running mean of a layer's true gradient plus the network's correction, scaled by a measured trust.
 
-    The rule: see `_trust`.
+    A BP batch that follows GP batches shows what they did: if its gradient still points along the prediction, the
+    layer could have gone further; if it points against it, the layer went too far. Trust follows that sign, as a line
+    search would, so that it settles where the step along the prediction ends near the minimum of that line.
     """
 
-    def __init__(self, network: Network | None = None, mean_decay: float = 0.9, trust_decay: float = 0.9, rule: str = "sign") -> None:
-        """Set how long the past counts.
+    def __init__(self, network: PaperPredictor | None = None, mean_decay: float = 0.9, trust_rate: float = 0.2) -> None:
+        """Set what is remembered and how fast trust moves.
 
         Args:
-            network: Defaults to one of the default size.
+            network: Learns what the mean misses; defaults to one of the default size.
             mean_decay: Weight of the past in the running mean of true gradients.
-            trust_decay: Weight of the past in the figures that trust is computed from.
+            trust_rate: How far one BP batch moves a layer's trust, per unit of cosine.
         """
-        self.network = network or Network()
-        self.attach, self.see = self.network.attach, self.network.see
+        self._network = network or PaperPredictor()
         self._means = RunningRows(mean_decay)
-        self._trust_decay = trust_decay
-        self._rule = rule
-        self._cosines: dict[str, list[float]] = {}  # running mean, running variance, batches
+        self._trust_rate = trust_rate
+        self._trust: dict[str, float] = {}
+
+    def attach(self, layers: Sequence[Layer]) -> None:
+        """Size the network."""
+        self._network.attach(layers)
+
+    def see(self, layer: Layer, output: Tensor) -> Seen:
+        """What the network wants to see."""
+        return self._network.see(layer, output)
 
     def predict(self, layer: Layer, seen: Seen) -> Rows | None:
         """The trusted share of mean and correction; None where there is no trust at all."""
         factor = self.trust(layer.name)
-        return self.network.predict(layer, seen, self._means.get(layer.name), factor) if factor > 0 else None
+        return self._network.predict(layer, seen, self._means.get(layer.name), factor) if factor > 0 else None
 
     def trust(self, layer: str) -> float:
-        """0 to 1, from the running cosine of past predictions with the truth."""
-        entry = self._cosines.get(layer)
-        return 0.0 if entry is None else TRUST_RULES[self._rule](*entry)
+        """0 to 1; 0 before the first true gradient."""
+        return self._trust.get(layer, 0.0)
 
     def learn(self, lessons: Sequence[Lesson]) -> dict[str, Agreement]:
-        """Let the network learn what the mean misses, then move the mean."""
-        picked = self.network.choose(lessons)
+        """Let the network learn what the mean misses, then move the mean and the trust."""
+        picked = self._network.choose(lessons)
         known = ((lesson.layer.name, self._means.get(lesson.layer.name)) for lesson in picked)
-        found = self.network.fit(picked, {name: rows for name, rows in known if rows is not None})
+        found = self._network.fit(picked, {name: rows for name, rows in known if rows is not None})
         for lesson in picked:
-            self._means.add(lesson.layer.name, lesson.truth)
-            self._judge(lesson.layer.name, found[lesson.layer.name])
+            name = lesson.layer.name
+            self._means.add(name, lesson.truth)
+            self._trust[name] = min(max(self.trust(name) + self._trust_rate * found[name].cosine, 0.0), 1.0)
         return found
 
-    def _judge(self, name, found):
-        entry = self._cosines.get(name, [0.0, 0.0, 0.0, 0])
-        m, v, p, n = entry
-        w = max(1 - self._trust_decay, 1 / (n + 1))
-        delta = found.cosine - m
-        proj = found.dot / found.predicted_square if found.predicted_square > 0 else 0.0
-        self._cosines[name] = [m + w * delta, (1 - w) * (v + w * delta * delta), p + w * (proj - p), n + 1]
-
     def state_dict(self) -> dict[str, Any]:
-        return {"network": self.network.state_dict(), "means": self._means.state_dict(), "cosines": {k: list(v) for k, v in self._cosines.items()}}
+        """The network, the means and the trust."""
+        return {
+            "network": self._network.state_dict(),
+            "means": self._means.state_dict(),
+            "trust": dict(self._trust),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.network.load_state_dict(state["network"])
+        """Take over what `state_dict` gave."""
+        self._network.load_state_dict(state["network"])
         self._means.load_state_dict(state["means"])
-        self._cosines = {k: list(v) for k, v in state["cosines"].items()}
+        self._trust = dict(state["trust"])
+
+
+_PREDICTORS: dict[str, Callable[[], Predictor]] = {
+    "trusted": TrustedPredictor,
+    "paper": PaperPredictor,
+    "literal": lambda: PaperPredictor(literal=True),
+}
 
 
 def build(name: str) -> Predictor:
-    """A predictor by name."""
-    if name == "trusted":
-        return TrustedPredictor()
-    if name == "paper":
-        return PaperPredictor()
-    if name == "literal":
-        return PaperPredictor(Network(literal=True))
-    raise ValueError(f"predictor={name!r} is unknown; known: trusted, paper, literal")
+    """A predictor by name: `trusted`, `paper`, or `literal` (the paper's with random output and raw targets)."""
+    if name not in _PREDICTORS:
+        raise ValueError(f"predictor={name!r} is unknown; known: {', '.join(_PREDICTORS)}, an object, or None")
+    return _PREDICTORS[name]()

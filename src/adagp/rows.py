@@ -51,5 +51,7 @@ class RunningRows:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave."""
-        self._rows = {name: Rows(blocks[0], (blocks[1:] or [None])[0]).clone() for name, blocks in state["rows"].items()}
+        self._rows = {
+            name: Rows(blocks[0], (blocks[1:] or [None])[0]).clone() for name, blocks in state["rows"].items()
+        }
         self._count = dict(state["count"])

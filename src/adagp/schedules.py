@@ -74,7 +74,6 @@ class Schedule:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave."""
-        del state
 
 
 class FunctionSchedule(Schedule):

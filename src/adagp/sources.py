@@ -36,7 +36,6 @@ class Source:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave."""
-        del state
 
 
 class Backprop(Source):
@@ -46,7 +45,6 @@ class Backprop(Source):
 
     def gradient(self, layer: Layer, seen: Seen | None) -> Rows | None:
         """What backward left in `.grad`."""
-        del seen
         return layer.gradient()
 
 
@@ -69,7 +67,6 @@ class Zero(Source):
 
     def gradient(self, layer: Layer, seen: Seen | None) -> Rows | None:
         """Zero rows for weight and bias."""
-        del seen
         weight = torch.zeros(layer.out, layer.fan_in, device=layer.weight.device)
         return Rows(weight, None if layer.bias is None else torch.zeros(layer.out, 1, device=layer.weight.device))
 
@@ -79,7 +76,6 @@ class Skip(Source):
 
     def gradient(self, layer: Layer, seen: Seen | None) -> Rows | None:
         """Nothing."""
-        del layer, seen
         return None
 
 
@@ -92,7 +88,6 @@ class Remembered(Source):
 
     def gradient(self, layer: Layer, seen: Seen | None) -> Rows | None:
         """A copy of what is remembered, so that clipping `.grad` does not reach the memory."""
-        del seen
         rows = self._memory.get(layer.name)
         return None if rows is None else rows.clone()
 

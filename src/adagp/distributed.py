@@ -1,0 +1,43 @@
+"""Ranks agree: what several processes that train one model must share so that they stay identical.
+
+DistributedDataParallel averages gradients in backward only. Where there is none, every rank must predict the same
+rows, so the small pooled outputs are averaged instead, in one message a batch.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's own module inside DistributedDataParallel, so that layers keep the names the user knows."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+class Ranks:
+    """The processes that train one model together; a single one where the model is not DistributedDataParallel."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """The group is that of the wrapped model."""
+        self._group = model.process_group if isinstance(model, DistributedDataParallel) else None
+        self.count = 1 if self._group is None else distributed.get_world_size(self._group)
+
+    def average(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The mean of each tensor over all ranks, sent as one message."""
+        if self.count == 1 or not tensors:
+            return list(tensors)
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        distributed.all_reduce(flat, group=self._group)
+        flat /= self.count
+        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+        return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+
+    def any(self, flag: bool, like: Tensor) -> bool:
+        """Whether any rank raised the flag; `like` is on the device that the ranks talk through."""
+        if self.count == 1:
+            return flag
+        raised = torch.tensor(float(flag), device=like.device)
+        distributed.all_reduce(raised, op=distributed.ReduceOp.MAX, group=self._group)
+        return bool(raised)

@@ -1,0 +1,48 @@
+"""Small models and a plain loop that several test files share."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+def small_cnn(inplace: bool = True) -> nn.Sequential:
+    """Convolution, batch norm, in-place activation, depthwise convolution, two linear layers."""
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(inplace=inplace),
+        nn.Conv2d(4, 4, 3, padding=1, groups=4, bias=False),
+        nn.ReLU(inplace=inplace),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(4 * 9, 8),
+        nn.ReLU(inplace=inplace),
+        nn.Linear(8, 3),
+    )
+
+
+def batches(count: int, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        (torch.randn(8, 2, 6, 6, generator=generator), torch.randint(0, 3, (8,), generator=generator))
+        for _ in range(count)
+    ]
+
+
+def build(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return small_cnn()
+
+
+def sgd(model: nn.Module) -> Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def loss_of(model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(model(x), y)
+
+
+def equal_parameters(one: nn.Module, two: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))

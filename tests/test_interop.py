@@ -1,0 +1,217 @@
+"""The engine beside what users bring: mixed precision, accumulation, LR schedulers, other optimizers, compile."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.nets import batches, build, equal_parameters, loss_of, sgd
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from adagp import AdaGP, Phase, Plan, schedules
+
+OPTIMIZERS: list[Callable[[Any], Optimizer]] = [
+    torch.optim.Adadelta,
+    torch.optim.Adafactor,
+    torch.optim.Adagrad,
+    torch.optim.Adam,
+    torch.optim.Adamax,
+    torch.optim.AdamW,
+    torch.optim.ASGD,
+    lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=3),
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.RMSprop,
+    torch.optim.Rprop,
+    lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, nesterov=True),
+    lambda p: torch.optim.Adam(p, lr=0.01, foreach=False),
+]
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS)
+def test_every_torch_optimizer_goes_through_all_phases(make: Callable[[Any], Optimizer]) -> None:
+    model = build()
+    gp = AdaGP(model, make(model.parameters()), schedules.ladder(2, 1, 1), "paper")
+    for x, y in batches(9):
+        loss = gp.step(lambda x=x, y=y: loss_of(model, x, y))
+        assert loss is not None
+        assert torch.isfinite(loss)
+    assert gp.step_index == 9
+    assert gp.counts()["predicted"] > 0
+
+
+def test_lbfgs_under_backprop_is_the_plain_loop() -> None:
+    plain, ours = build(), build()
+    x, y = batches(1)[0]
+    one, two = torch.optim.LBFGS(plain.parameters()), torch.optim.LBFGS(ours.parameters())
+
+    def closure() -> Tensor:
+        one.zero_grad()
+        loss = loss_of(plain, x, y)
+        loss.backward()
+        return loss
+
+    one.step(closure)
+    AdaGP(ours, two, schedules.always_backprop()).step(lambda: loss_of(ours, x, y))
+    assert equal_parameters(plain, ours)
+
+
+def test_lr_schedulers_see_an_ordinary_optimizer() -> None:
+    model = build()
+    optimizer = sgd(model)
+    groups = len(optimizer.param_groups)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    gp = AdaGP(model, optimizer, schedules.fixed(1, 1))
+    for x, y in batches(4):
+        gp.step(lambda x=x, y=y: loss_of(model, x, y))
+        scheduler.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05 / 4)
+    assert len(optimizer.param_groups) == groups
+
+
+@pytest.mark.parametrize(("warmup", "tolerance"), [(6, 1e-6), (1, 2e-2)])
+def test_accumulated_micro_batches_stand_for_one_large_batch(warmup: int, tolerance: float) -> None:
+    """Exact under backprop; in GP each micro-batch is seen at unit scale before averaging, which differs a little."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(72, 8), nn.ReLU(), nn.Linear(8, 3))
+    other = copy.deepcopy(model)
+    one, two = sgd(model), sgd(other)
+    whole, parts = (AdaGP(m, o, schedules.ladder(1, warmup, 1)) for m, o in ((model, one), (other, two)))
+    for x, y in batches(6):
+        with whole.batch() as batch:
+            batch.backward(loss_of(model, x, y))
+        one.step()
+        one.zero_grad()
+        with parts.batch() as batch:
+            for half in (slice(0, 4), slice(4, 8)):
+                batch.backward(loss_of(other, x[half], y[half]) / 2)
+        two.step()
+        two.zero_grad()
+    assert parts.step_index == whole.step_index == 6
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=tolerance)
+
+
+@pytest.mark.parametrize("predictor", ["trusted", "paper"])
+def test_grad_scaler_changes_nothing_that_is_learned(predictor: str, device: str) -> None:
+    """A scale that is a power of two is exact in float32, so both runs must agree bit for bit."""
+    plain, scaled = build().to(device), build().to(device)
+    runs = []
+    for model, scaler in ((plain, None), (scaled, torch.amp.GradScaler(device, init_scale=1024.0))):
+        gp = AdaGP(model, sgd(model), schedules.ladder(2, 1, 1), predictor)
+        for x, y in batches(9):
+            gp.step(lambda x=x, y=y, m=model: loss_of(m, x.to(device), y.to(device)), scaler=scaler)
+        runs.append(gp)
+    assert equal_parameters(plain, scaled)
+    assert runs[0].quality() == runs[1].quality()
+
+
+def test_scaled_gradients_that_overflow_skip_the_step_and_teach_nothing() -> None:
+    model = build()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120)
+    gp = AdaGP(model, sgd(model), schedules.always_backprop())
+    before = copy.deepcopy(model[0].weight.detach())
+    x, y = batches(1)[0]
+    gp.step(lambda: loss_of(model, x, y) * 1e6, scaler=scaler)
+    assert torch.equal(before, model[0].weight)
+    assert gp.counts()["nonfinite"] > 0
+    assert scaler.get_scale() == 2.0**119
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast(dtype: torch.dtype, device: str) -> None:
+    model = build().to(device)
+    gp = AdaGP(model, sgd(model), schedules.ladder(2, 1, 1), "paper")
+    for x, y in batches(9):
+        with torch.autocast(device, dtype=dtype):
+            loss = gp.step(lambda x=x, y=y: loss_of(model, x.to(device), y.to(device)))
+        assert loss is not None
+    assert gp.counts()["predicted"] > 0
+    assert all(p.dtype == torch.float32 for p in model.parameters())
+
+
+def test_half_precision_models_get_gradients_of_their_own_type() -> None:
+    model = build().to(torch.bfloat16)
+    gp = AdaGP(model, sgd(model), schedules.ladder(1, 1, 1, rungs=((1, 0),)), "paper")
+    data = [(x.bfloat16(), y) for x, y in batches(2)]
+    gp.step(lambda: loss_of(model, *data[0]))
+    with gp.batch() as batch:
+        batch.backward(loss_of(model, *data[1]))
+    assert model[0].weight.grad is not None
+    assert model[0].weight.grad.dtype == torch.bfloat16
+
+
+def test_activation_checkpointing_is_seen_once() -> None:
+    model = build()
+    gp = AdaGP(model, sgd(model), schedules.always_backprop(), "paper")
+    x, y = batches(1)[0]
+    with gp.batch() as batch:
+        hidden = torch.utils.checkpoint.checkpoint(model[:7], x, use_reentrant=False)
+        batch.backward(nn.functional.cross_entropy(model[7:](hidden), y))
+    assert all(len(parts) == 1 for parts in batch._seen.values())
+
+
+def compiled_run(compiled: bool, backend: str) -> tuple[nn.Module, AdaGP]:
+    model = build()
+    gp = AdaGP(model, sgd(model), schedules.ladder(2, 1, 1), "paper")
+    forward: Callable[[Tensor], Tensor] = torch.compile(model, backend=backend) if compiled else model
+    for x, y in batches(12):
+        gp.step(lambda x=x, y=y: loss_of(forward, x, y))
+    return model, gp
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_a_model_compiled_after_attaching_trains_alike(backend: str) -> None:
+    plain, one = compiled_run(False, backend)
+    ours, two = compiled_run(True, backend)
+    assert one.counts() == two.counts()
+    for a, b in zip(plain.parameters(), ours.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_compiled_before_attaching_is_refused() -> None:
+    model = torch.compile(build(), backend="eager")
+    with pytest.raises(ValueError, match="already compiled: attach AdaGP to the plain module first"):
+        AdaGP(model, sgd(model), schedules.fixed(1, 1))
+
+
+class Encoder(nn.Module):
+    """Self-attention from explicit linear layers, with a dictionary as batch and a tuple as output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 8)
+        self.qkv, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
+        self.head = nn.Linear(8, 20, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        x = self.table(batch["tokens"])
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        x = x + self.out(nn.functional.scaled_dot_product_attention(q, k, v))
+        return self.head(x), x
+
+
+def test_a_transformer_with_its_own_batch_structure_learns() -> None:
+    model = Encoder()
+    gp = AdaGP(model, torch.optim.Adam(model.parameters(), lr=3e-3), schedules.ladder(20, 1, 1))
+    tokens = torch.randint(0, 20, (16, 7))
+
+    def closure() -> Tensor:
+        logits, _ = model({"tokens": tokens})
+        return nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+
+    losses = [float(loss) for loss in (gp.step(closure) for _ in range(80)) if loss is not None]
+    assert losses[-1] < 0.5 * losses[0]
+    assert {"qkv", "out"} == gp.quality().keys()
+
+
+def test_a_plain_function_is_a_schedule() -> None:
+    model = build()
+    gp = AdaGP(model, sgd(model), lambda step: Plan(Phase.BP, "backprop", {"0": "mean"} if step % 2 else {}))
+    for x, y in batches(4):
+        gp.step(lambda x=x, y=y: loss_of(model, x, y))
+    assert gp.counts()["mean"] == 2

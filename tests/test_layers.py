@@ -1,0 +1,201 @@
+import copy
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from adagp import layers
+from adagp.layers import Layer, find_layers
+
+
+def only_layer(module: nn.Module) -> Layer:
+    return find_layers(module, module.parameters())[0][0]
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[nn.Module, Tensor]:
+    dims = draw(st.integers(1, 3))
+    transposed = draw(st.booleans())
+    groups = draw(st.sampled_from([1, 2, 4]))
+    c_in, c_out = groups * draw(st.integers(1, 3)), groups * draw(st.integers(1, 3))
+    kernel, stride, dilation = draw(st.integers(1, 3)), draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    cls: Any = getattr(nn, f"Conv{'Transpose' if transposed else ''}{dims}d")
+    module = cls(
+        c_in, c_out, kernel, stride=stride, dilation=dilation, groups=groups, padding=1, bias=draw(st.booleans())
+    )
+    return module, torch.randn(2, c_in, *[draw(st.integers(5, 7)) for _ in range(dims)])
+
+
+@settings(max_examples=60, deadline=None)
+@given(convolutions())
+def test_a_row_holds_all_weights_of_one_output_channel(case: tuple[nn.Module, Tensor]) -> None:
+    """Brute force: the gradient of one output channel alone touches exactly its own row."""
+    module, x = case
+    layer = only_layer(module)
+    for channel in range(layer.out):
+        module.zero_grad()
+        module(x)[:, channel].sum().backward()
+        rows = layer.gradient()
+        assert rows is not None
+        others = [row for row in range(layer.out) if row != channel]
+        assert rows.weight[others].abs().max() == 0 if others else True
+        assert rows.weight.shape == (layer.out, layer.fan_in)
+
+
+@settings(max_examples=60, deadline=None)
+@given(convolutions())
+def test_assigning_the_rows_of_a_gradient_restores_it_exactly(case: tuple[nn.Module, Tensor]) -> None:
+    module, x = case
+    module(x).square().sum().backward()
+    before = [parameter.grad.clone() for parameter in module.parameters() if parameter.grad is not None]
+    layer = only_layer(module)
+    layer.assign(layer.gradient())
+    after = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+    for a, b in zip(before, after, strict=True):
+        assert torch.equal(a, b)
+        assert a.stride() == b.stride()
+
+
+@settings(max_examples=40, deadline=None)
+@given(convolutions())
+def test_reorganised_output_is_the_batch_mean_by_channel(case: tuple[nn.Module, Tensor]) -> None:
+    module, x = case
+    layer = only_layer(module)
+    output = module(x)
+    seen = layer.reorganise(output)
+    assert seen.shape[:2] == (layer.out, 1)
+    assert torch.allclose(seen.flatten(1), output.mean(0).flatten(1), atol=1e-6)
+
+
+def test_channels_last_output_is_reorganised_to_the_same_values() -> None:
+    module = nn.Conv2d(3, 5, 3)
+    layer = only_layer(module)
+    output = module(torch.randn(4, 3, 9, 8))
+    seen = layer.reorganise(output.to(memory_format=torch.channels_last))
+    assert torch.allclose(seen, layer.reorganise(output), atol=1e-6)
+
+
+def test_channels_last_weight_keeps_its_layout_in_the_gradient() -> None:
+    module = nn.Conv2d(4, 6, 3).to(memory_format=torch.channels_last)
+    layer = only_layer(module)
+    module(torch.randn(2, 4, 8, 8)).sum().backward()
+    true = module.weight.grad
+    assert true is not None
+    expected = true.clone()
+    layer.assign(layer.gradient())
+    assert module.weight.grad is not None
+    assert torch.equal(module.weight.grad, expected)
+    assert module.weight.grad.stride() == module.weight.stride()
+
+
+@pytest.mark.parametrize("shape", [(7,), (4, 7), (4, 3, 7), (2, 3, 5, 7)])
+def test_linear_takes_any_leading_dimensions(shape: tuple[int, ...]) -> None:
+    module = nn.Linear(7, 5)
+    output = module(torch.randn(shape))
+    seen = only_layer(module).reorganise(output)
+    mean = output.mean(0) if output.dim() > 1 else output
+    assert seen.shape == (5, 1, 1, max(1, mean.numel() // 5))
+    assert torch.allclose(seen[:, 0, 0], mean.reshape(-1, 5).t())
+
+
+def test_unbatched_convolution_output() -> None:
+    module = nn.Conv2d(3, 4, 3)
+    assert only_layer(module).reorganise(module(torch.randn(3, 8, 8))).shape == (4, 1, 6, 6)
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+def test_a_registered_type_is_covered_and_a_wrong_reorganisation_named() -> None:
+    @layers.register(Scaled)
+    class Diagonal(layers.LayerKind):
+        def rows(self, module: nn.Module, weight_like: Tensor) -> Tensor:
+            return weight_like[:, None]
+
+        def unrows(self, module: nn.Module, rows: Tensor) -> Tensor:
+            return rows[:, 0]
+
+        def reorganise(self, module: nn.Module, output: Tensor) -> Tensor:
+            return output.mean(0)
+
+    try:
+        layer = only_layer(nn.Sequential(Scaled()))
+        assert (layer.out, layer.fan_in) == (6, 1)
+        with pytest.raises(ValueError, match=r"layer '0': Diagonal.reorganise gave shape \(6,\)"):
+            layer.reorganise(torch.randn(3, 6))
+    finally:
+        layers.unregister(Scaled)
+    assert not find_layers(nn.Sequential(Scaled()), [])[0]
+
+
+def model() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2), nn.Linear(2, 2))
+
+
+def test_layers_are_chosen_by_name_and_by_class() -> None:
+    net = model()
+    names = lambda **kw: [layer.name for layer in find_layers(net, net.parameters(), **kw)[0]]  # noqa: E731
+    assert names() == ["0", "3", "4"]
+    assert names(include="Conv") == ["0"]
+    assert names(include="^[34]$") == ["3", "4"]
+    assert names(exclude="Linear") == ["0"]
+    with pytest.raises(ValueError, match=r"include='nothing' matches no layer; the model's layers are: 0, 3, 4"):
+        names(include="nothing")
+    with pytest.raises(ValueError, match="exclude='nothing' matches no layer"):
+        names(exclude="nothing")
+    with pytest.raises(ValueError, match=r"include='\[' is not a regular expression"):
+        names(include="[")
+
+
+def test_coverage_gives_the_reason_for_every_module_left_out() -> None:
+    net = nn.ModuleDict(
+        {
+            "conv": nn.Conv2d(3, 4, 3),
+            "norm": nn.BatchNorm2d(4),
+            "frozen": nn.Linear(4, 4),
+            "outside": nn.Linear(4, 4),
+            "table": nn.Embedding(9, 4),
+            "tied": nn.Linear(4, 9, bias=False),
+            "attention": nn.MultiheadAttention(4, 2),
+            "normed": nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
+        }
+    )
+    net["frozen"].weight.requires_grad_(False)
+    net["tied"].weight = net["table"].weight
+    optimized = [p for name, p in net.named_parameters() if not name.startswith("outside")]
+    found, coverage = find_layers(net, optimized)
+    assert [layer.name for layer in found] == ["conv"]
+    why = {row.layer: row.reason for row in coverage.rows}
+    assert why["conv"] == ""
+    assert "no rows for type BatchNorm2d" in why["norm"]
+    assert "frozen" in why["frozen"]
+    assert "not in the optimizer" in why["outside"]
+    assert "tied to table.weight" in why["tied"]
+    assert "MultiheadAttention" in why["attention.out_proj"]
+    assert "parametrization" in why["normed"]
+    total = sum(p.numel() for p in net.parameters())
+    assert sum(row.parameters for row in coverage.rows) == total
+    assert coverage.share == pytest.approx(112 / total)
+    assert "covered" in str(coverage)
+
+
+def test_lazy_layers_are_refused_until_they_have_a_shape() -> None:
+    net = nn.Sequential(nn.LazyLinear(4))
+    with pytest.raises(ValueError, match="lazy"):
+        find_layers(net, net.parameters())
+
+
+def test_a_frozen_bias_is_left_alone() -> None:
+    module = nn.Linear(3, 2)
+    module.bias.requires_grad_(False)
+    assert only_layer(module).bias is None
+    assert copy.deepcopy(module).bias is not None

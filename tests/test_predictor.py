@@ -1,0 +1,195 @@
+"""The predictor against a second implementation: predictions written out, and autograd."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from adagp.layers import Layer, find_layers
+from adagp.predictor import Lesson, PaperPredictor, Predictor, Seen, TrustedPredictor, build
+from adagp.quality import agreement
+from adagp.rows import Rows
+
+
+def layers() -> list[Layer]:
+    model = nn.ModuleList([nn.Conv2d(3, 6, 3), nn.Conv2d(6, 4, 1, bias=False), nn.Linear(5, 7)])
+    return find_layers(model, model.parameters())[0]
+
+
+def outputs(generator: torch.Generator) -> list[Tensor]:
+    return [torch.randn(shape, generator=generator) for shape in ((8, 6, 9, 9), (8, 4, 5, 5), (8, 7))]
+
+
+def lessons(predictor: Predictor, found: list[Layer], generator: torch.Generator) -> list[Lesson]:
+    made = []
+    for layer, output in zip(found, outputs(generator), strict=True):
+        weight = torch.randn(layer.out, layer.fan_in, generator=generator) * 0.3
+        bias = None if layer.bias is None else torch.randn(layer.out, 1, generator=generator) * 2
+        truth = Rows(weight, bias)
+        squares = tuple(float(block.square().sum()) for block in truth.blocks())
+        made.append(Lesson(layer, predictor.see(layer, output), truth, squares))
+    return made
+
+
+def flat(rows: Rows) -> Tensor:
+    return torch.cat([block.flatten() for block in rows.blocks()])
+
+
+class Oracle:
+    """The same network, its loss written out over full predictions and differentiated by autograd."""
+
+    def __init__(self, twin: PaperPredictor) -> None:
+        self.conv = nn.Conv2d(1, 1, 3, padding=1)
+        self.conv.load_state_dict(twin._conv.state_dict())
+        self.last = nn.Parameter(twin._last.detach().clone())
+        self.optimizer = torch.optim.Adam([*self.conv.parameters(), self.last], lr=twin._lr)
+
+    def step(self, twin: PaperPredictor, batch: list[Lesson], bases: dict[str, Rows]) -> None:
+        loss = torch.zeros(())
+        for lesson in batch:
+            features = torch.relu(self.conv(lesson.seen.output.view(-1, 1, 4, 4))).flatten(1)
+            features = torch.cat([features, torch.ones(len(features), 1)], dim=1)
+            blocks, base = lesson.truth.blocks(), bases.get(lesson.layer.name)
+            units = [self.last[1 : 1 + lesson.layer.fan_in], self.last[:1]]
+            scales = twin._scales(lesson.layer, lesson.squares)
+            for index, truth in enumerate(blocks):
+                target = truth if base is None else truth - base.blocks()[index]
+                loss = loss + (features @ units[index].t() - target / scales[index]).square().mean() / len(batch)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.booleans())
+def test_learning_without_writing_predictions_out_equals_autograd(seed: int, with_base: bool) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    found = layers()
+    predictor = PaperPredictor(lr=1e-2, seed=seed)
+    predictor.attach(found)
+    oracle = Oracle(predictor)
+    for _ in range(4):
+        batch = lessons(predictor, found, generator)
+        bases = {
+            lesson.layer.name: Rows(
+                *(None if b is None else torch.randn(b.shape, generator=generator) for b in lesson.truth)
+            )
+            for lesson in batch
+            if with_base
+        }
+        oracle.step(predictor, batch, bases)
+        predictor.fit(batch, bases)
+        assert torch.allclose(oracle.last, predictor._last, atol=1e-5)
+        for a, b in zip(oracle.conv.parameters(), predictor._conv.parameters(), strict=True):
+            assert torch.allclose(a, b, atol=1e-5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from(["paper", "literal", "trusted"]))
+def test_reported_agreement_is_that_of_the_prediction_written_out(seed: int, name: str) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    found = layers()
+    predictor = build(name)
+    predictor.attach(found)
+    for step in range(4):
+        batch = lessons(predictor, found, generator)
+        if name == "trusted":
+            assert isinstance(predictor, TrustedPredictor)
+            network, means = predictor._network, predictor._means
+            written = [network.predict(lesson.layer, lesson.seen, means.get(lesson.layer.name)) for lesson in batch]
+        else:
+            written = [predictor.predict(lesson.layer, lesson.seen) for lesson in batch]
+        reported = predictor.learn(batch)
+        for lesson, rows in zip(batch, written, strict=True):
+            expected, seen = agreement(flat(rows), flat(lesson.truth)), reported[lesson.layer.name]
+            assert seen.cosine == pytest.approx(expected.cosine, abs=1e-4), step
+            assert seen.norm_ratio == pytest.approx(expected.norm_ratio, rel=1e-3, abs=1e-4)
+            assert seen.mse == pytest.approx(expected.mse, rel=1e-3)
+            pick = slice(None, None, max(1, lesson.layer.out // 8))
+            sampled = agreement(rows.weight[pick], lesson.truth.weight[pick])
+            assert seen.mape == pytest.approx(sampled.mape, rel=1e-3)
+
+
+def test_smaller_layers_use_a_slice_of_the_last_layer() -> None:
+    found = layers()
+    predictor = PaperPredictor()
+    predictor.attach(found)
+    assert predictor._last.shape == (1 + 27, 17)
+    assert predictor.predict(found[2], Seen(torch.randn(7, 16))).weight.shape == (7, 5)
+
+
+def test_the_network_learns_what_can_be_learned() -> None:
+    """Rows that are a linear function of the pooled output: cosine must approach 1."""
+    generator = torch.Generator().manual_seed(0)
+    module = nn.Conv2d(3, 32, 1)
+    layer = find_layers(module, module.parameters())[0][0]
+    predictor = PaperPredictor(lr=1e-2, channels=4)
+    predictor.attach([layer])
+    mixing = torch.randn(16, 3, generator=generator)
+    cosines = []
+    for _ in range(300):
+        seen = predictor.see(layer, torch.rand(4, 32, 4, 4, generator=generator))
+        truth = Rows(seen.output @ mixing, torch.zeros(32, 1))
+        squares = (float(truth.weight.square().sum()), 0.0)
+        cosines.append(predictor.learn([Lesson(layer, seen, truth, squares)])[layer.name].cosine)
+    assert cosines[0] == 0
+    assert cosines[-1] > 0.9
+
+
+def test_biases_are_predicted_only_where_wanted() -> None:
+    found = layers()
+    for wanted in (True, False):
+        predictor = PaperPredictor(predict_bias=wanted)
+        predictor.attach(found)
+        rows = predictor.predict(found[0], Seen(torch.randn(6, 16)))
+        assert (rows.bias is not None) == wanted
+        assert predictor.learn(lessons(predictor, found, torch.Generator()))["0"].count == 6 * (27 + wanted)
+
+
+def test_layers_take_turns_when_few_are_learned_a_step() -> None:
+    generator = torch.Generator().manual_seed(0)
+    found = layers()
+    predictor = PaperPredictor(layers_per_step=2)
+    predictor.attach(found)
+    turns = [sorted(predictor.learn(lessons(predictor, found, generator))) for _ in range(3)]
+    assert turns == [["0", "1"], ["0", "2"], ["1", "2"]]
+    with pytest.raises(ValueError, match="layers_per_step"):
+        PaperPredictor(layers_per_step=0)
+
+
+def learn_constant(predictor: TrustedPredictor, sign: float, count: int) -> Any:
+    module = nn.Linear(4, 3, bias=False)
+    layer = find_layers(module, module.parameters())[0][0]
+    predictor.attach([layer])
+    for _ in range(count):
+        truth = Rows(torch.ones(3, 4) * sign, None)
+        predictor.learn([Lesson(layer, Seen(torch.ones(3, 16)), truth, (12.0,))])
+        sign = sign if count < 50 else -sign
+    return layer
+
+
+def test_trust_grows_while_the_mean_points_right_and_dies_when_it_points_wrong() -> None:
+    predictor = TrustedPredictor()
+    layer = learn_constant(predictor, 1.0, 40)
+    assert predictor.trust(layer.name) == 1.0
+    rows = predictor.predict(layer, Seen(torch.ones(3, 16)))
+    assert rows is not None
+    assert torch.allclose(rows.weight, torch.ones(3, 4), atol=0.05)
+    flipping = TrustedPredictor()
+    layer = learn_constant(flipping, 1.0, 100)
+    assert flipping.trust(layer.name) == 0.0
+    assert flipping.predict(layer, Seen(torch.ones(3, 16))) is None
+
+
+def test_the_learning_rate_follows_its_milestones() -> None:
+    found = layers()
+    predictor = PaperPredictor(lr=1e-2, milestones=(2, 4), gamma=0.1)
+    predictor.attach(found)
+    rates = []
+    for _ in range(5):
+        predictor.learn(lessons(predictor, found, torch.Generator()))
+        rates.append(predictor._optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([1e-2, 1e-3, 1e-3, 1e-4, 1e-4])
