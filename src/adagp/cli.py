@@ -62,6 +62,11 @@ Start with `adagp compare --preset demo`: two minutes, no download, every method
 _errors = Console(stderr=True, highlight=False)
 
 
+_METHODS_HELP = "Methods:\n\n" + "\n".join(
+    f"- `{line.replace(': ', '`: ', 1)}." for line in methods.summary().splitlines()
+)
+
+
 def main() -> None:
     """Entry point of the `adagp` command."""
     app()
@@ -128,7 +133,7 @@ def _fail(error: Exception, code: int, debug: bool) -> None:
 # ---- train
 
 
-@app.command("train", epilog=f"Methods: {'; '.join(methods.summary().splitlines())}.")
+@app.command("train", epilog=_METHODS_HELP)
 @_command
 def train_command(
     preset: PresetOption = None,
@@ -154,14 +159,12 @@ def train_command(
 ) -> None:
     """Train one model by one method, resumably.
 
-    Examples:
-        adagp train                                     # a small CNN on MNIST-5k by ADA-GP
+    Try:
 
-        adagp train --method bp --epochs 3 --lr 0.01    # plain backpropagation
-
-        adagp train --preset cifar10-resnet20-tuned --data-root DIR --set predictor=paper
-
-        adagp train --out runs/mine --resume            # after Ctrl-C or a crash: continues bit for bit
+    - `adagp train`: a small CNN on MNIST-5k by ADA-GP.
+    - `adagp train --method bp --epochs 3 --lr 0.01`: plain backpropagation.
+    - `adagp train --preset cifar10-resnet20-tuned --data-root DIR --set predictor=paper`: any recipe field can be set.
+    - `adagp train --out runs/mine --resume`: after Ctrl-C or a crash, continues bit for bit.
     """
     del debug
     given = _given(
@@ -225,7 +228,7 @@ def train_command(
 # ---- compare
 
 
-@app.command("compare", epilog=f"Methods: {'; '.join(methods.summary().splitlines())}.")
+@app.command("compare", epilog=_METHODS_HELP)
 @_command
 def compare_command(
     preset: PresetOption = None,
@@ -257,14 +260,12 @@ def compare_command(
     All runs of a comparison take turns in one process, so whatever slows the machine down slows down all of them.
     Costs of a batch are measured first; `short-bp` gets as many batches as fit into ADA-GP's time.
 
-    Examples:
-        adagp compare --preset demo                     # two minutes, no download
+    Try:
 
-        adagp compare --methods bp,adagp,skip,short-bp --seeds 0,1,2 --data digits --epochs 5
-
-        adagp compare --preset cifar10-resnet20-tuned --budget 600 --train-limit 20000
-
-        adagp compare --preset demo --resume            # after Ctrl-C or a crash
+    - `adagp compare --preset demo`: about two minutes, no download.
+    - `adagp compare --methods bp,adagp,skip,short-bp --seeds 0,1,2 --data digits --epochs 9`: your own choice.
+    - `adagp compare --preset cifar10-resnet20-tuned --data-root DIR --budget 600`: the same ten minutes for each run.
+    - `adagp compare --preset demo --resume`: after Ctrl-C or a crash.
     """
     del debug
     given = _given(
@@ -333,10 +334,10 @@ def schedule_command(
 ) -> None:
     """Show which batches a method trains by backpropagation and which it predicts.
 
-    Examples:
-        adagp schedule                                  # the paper's ladder over 90 epochs
+    Try:
 
-        adagp schedule --epochs 6 --steps-per-epoch 62  # the ladder compressed to a short run
+    - `adagp schedule`: the paper's ladder over 90 epochs.
+    - `adagp schedule --epochs 6 --steps-per-epoch 125`: the ladder compressed to a short run.
     """
     del debug
     recipe = Recipe.from_mapping(

@@ -110,7 +110,7 @@ def schedule_table(title: str, schedule: Callable[[int], Plan], epochs: int, ste
     )
 
 
-def _strip(warmup: int, bp: int, gp: int, width: int = 30) -> str:
+def _strip(warmup: int, bp: int, gp: int, width: int = 20) -> str:
     total = warmup + bp + gp
     marks = [round(width * edge / total) for edge in (warmup, warmup + bp, total)]
     return "#" * marks[0] + "=" * (marks[1] - marks[0]) + "." * (marks[2] - marks[1])

@@ -1,7 +1,8 @@
 """Peak memory of one batch."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -15,7 +16,7 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
     if device.type != "cpu":
         return _accelerator_peak(work, device)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler otherwise reports on stderr that it starts
-    with torch.autograd.profiler.profile(use_cpu=True, profile_memory=True) as profile:
+    with _native_messages_off(), torch.autograd.profiler.profile(use_cpu=True, profile_memory=True) as profile:
         work()
     results = profile.kineto_results
     if results is None:
@@ -30,6 +31,24 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
         held += change
         peak = max(peak, held)
     return peak
+
+
+@contextmanager
+def _native_messages_off() -> Iterator[None]:
+    """Keep the profiler's C++ side from writing to the user's terminal about blocks older than itself."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # a process without stderr
+        yield
+        return
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(silence)
+        os.close(kept)
 
 
 def _accelerator_peak(work: Callable[[], object], device: torch.device) -> int:

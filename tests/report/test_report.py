@@ -1,0 +1,117 @@
+import io
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from adagp import schedules
+from adagp.report import comparison_table, overview_png, page, schedule_table, seeds_table, write_report
+from adagp.report.tables import applied_table
+from adagp.training.compare import Comparison, MethodResult, SeedResult
+
+
+def method(name: str, seeds: int, layers: int = 0, gp: bool = False) -> MethodResult:
+    return MethodResult(
+        method=name,
+        summary=f"what {name} <does>",
+        steps=30,
+        accuracy=0.9,
+        accuracy_std=0.01 if seeds > 1 else None,
+        train_seconds=12.5,
+        speedup=1.25,
+        batch_ms={"BP": 30.0, "GP": 10.0} if gp else {"BP": 30.0},
+        predictor_ms={"BP": 3.0, "GP": 1.0} if layers else {},
+        peak_bytes={"BP": 5_000_000, "GP": 2_000_000} if gp else {"BP": 5_000_000},
+        phases={"WARMUP": 10, "BP": 10, "GP": 10 if gp else 0},
+        counts={"backprop": 20, "predicted": 10} if layers else {"backprop": 20},
+        cosines={f"layer{index}": [0.1, float("nan"), 0.3] for index in range(layers)},
+        seeds=[
+            SeedResult(seed, 0.89 + 0.02 * seed, 0.92, 0.4, 12.5, [1.0, 2.0, 3.0], [0.5, 0.8, 0.9], [4.0, 8.0, 12.5])
+            for seed in range(seeds)
+        ],
+    )
+
+
+def comparison(seeds: int = 2, layers: int = 4) -> Comparison:
+    return Comparison(
+        protocol="3 epochs each",
+        recipe={"model": "cnn", "data": "digits", "lr": 0.1, "steps": None},
+        environment={"python": "3.11", "versions": {"torch": "2"}},
+        calibration={},
+        test_images=360,
+        methods=[method("bp", seeds), method("adagp", seeds, layers, gp=True), method("skip", seeds, gp=True)],
+        verdict="adagp < skip & bp: not better.",
+    )
+
+
+def test_comparison_table() -> None:
+    table = comparison_table(comparison())
+    rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
+    assert rows["bp"]["accuracy %"] == "90.00 ± 1.00"
+    assert rows["bp"]["GP ms"] == "-"
+    assert rows["adagp"]["predictor"] == "3.0/1.0"
+    assert rows["adagp"]["peak MB"] == "5.0/2.0"
+    assert comparison_table(comparison(seeds=1)).rows[0][1] == "90.00"
+
+
+def test_detail_tables() -> None:
+    assert len(seeds_table(comparison()).rows) == 6
+    table = applied_table(comparison())
+    adagp = dict(zip(table.columns, table.rows[1], strict=True))
+    assert (adagp["GP batches"], adagp["predicted updates"]) == ("10", "10")
+
+
+def test_schedule_table_adds_up() -> None:
+    table = schedule_table("ladder", schedules.ladder(60), 90, 60)
+    assert [row[0] for row in table.rows] == ["1-10", "11-14", "15-18", "19-22", "23-90"]
+    assert [row[4] for row in table.rows] == ["0", "48", "45", "40", "30"]
+    assert all(len(row[-1]) == 20 for row in table.rows)
+
+
+@pytest.mark.parametrize(("seeds", "layers"), [(1, 0), (2, 4), (3, 20)])
+def test_picture_has_something_in_every_panel(seeds: int, layers: int) -> None:
+    picture = Image.open(io.BytesIO(overview_png(comparison(seeds, layers), dpi=60))).convert("RGB")
+    assert picture.size == (720, 480)
+    for left in (0, 360):
+        for top in (0, 240):
+            colours = picture.crop((left, top, left + 360, top + 240)).getcolors(100_000)
+            assert colours is not None
+            assert len(colours) > 20
+
+
+class Checker(HTMLParser):
+    """Every element closed in order, nothing fetched from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def test_page_is_whole_and_self_contained(tmp_path: Path) -> None:
+    png, html = write_report(comparison(), tmp_path)
+    checker = Checker()
+    text = html.read_text()
+    checker.feed(text)
+    assert checker.open == []
+    assert "http" not in text
+    assert all(address.startswith("data:image/png;base64,") for address in checker.addresses)
+    shown = "".join(checker.text)
+    for part in ("adagp < skip & bp: not better.", "90.00 ± 1.00", "what adagp <does>", "3.11", "predicted updates"):
+        assert part in shown
+    assert shown.index("not better") < shown.index("90.00")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    assert page(comparison(), b"x").count("<table>") == 5

@@ -1,0 +1,150 @@
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import adagp
+from adagp.data import DataSet
+from adagp.training import CheckpointError, Recipe, Run, RunFolder, RunFolderError, checkpoint
+from adagp.training.files import write_atomic, write_json
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    state: dict[str, Any] = {"weight": torch.arange(5.0), "step": 3, "inner": [1.5, "x", None]}
+    checkpoint.save(path, state)
+    loaded = checkpoint.load(path)
+    assert torch.equal(loaded.pop("weight"), state.pop("weight"))
+    assert loaded == state
+    assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+@pytest.mark.parametrize("where", [10, 200, -1])
+def test_every_flipped_byte_is_noticed(tmp_path: Path, where: int) -> None:
+    path = tmp_path / "checkpoint.pt"
+    checkpoint.save(path, {"weight": torch.arange(5.0)})
+    content = bytearray(path.read_bytes())
+    content[where] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"damaged|format|not an adagp checkpoint"):
+        checkpoint.load(path)
+
+
+@pytest.mark.parametrize("length", [0, 5, 90, 400])
+def test_a_truncated_file_is_noticed(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "checkpoint.pt"
+    checkpoint.save(path, {"weight": torch.arange(5.0)})
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(CheckpointError, match=r"damaged|not an adagp checkpoint"):
+        checkpoint.load(path)
+
+
+def test_foreign_files(tmp_path: Path) -> None:
+    path = tmp_path / "foreign.pt"
+    torch.save({"weight": torch.zeros(2)}, path)
+    with pytest.raises(CheckpointError, match="not an adagp checkpoint"):
+        checkpoint.load(path)
+    path.write_bytes(b"adagp-checkpoint-9 abc 0\n")
+    with pytest.raises(CheckpointError, match="adagp-checkpoint-9"):
+        checkpoint.load(path)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        checkpoint.load(tmp_path / "absent.pt")
+
+
+def test_full_disk_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "checkpoint.pt"
+    checkpoint.save(path, {"step": 1})
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match=r"No space left.*previous checkpoint is untouched.*Free"):
+        checkpoint.save(path, {"step": 2})
+    monkeypatch.undo()
+    assert checkpoint.load(path) == {"step": 1}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_really_full_disk(tmp_path: Path) -> None:
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("this system does not let us mount a small disk")
+    try:
+        path = tmp_path / "checkpoint.pt"
+        checkpoint.save(path, {"step": 1})
+        with pytest.raises(CheckpointError, match=r"No space left.*previous checkpoint is untouched"):
+            checkpoint.save(path, {"weights": torch.zeros(100_000)})
+        assert checkpoint.load(path) == {"step": 1}
+        assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint.pt"]
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_file_size_limit_stops_the_write_whole(tmp_path: Path) -> None:
+    """The operating system cuts a real write short, in a process of its own."""
+    script = (
+        "import resource, pathlib, sys\n"
+        "from adagp.training.files import write_atomic\n"
+        "path = pathlib.Path(sys.argv[1])\n"
+        "write_atomic(path, b'old')\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "try:\n    write_atomic(path, b'x' * 100_000)\n"
+        "except OSError as error:\n    print(error.strerror)\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "file")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(Path(adagp.__file__).parents[1])},
+    )
+    assert "large" in answer.stdout
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_json_has_no_word_for_nan(tmp_path: Path) -> None:
+    write_json(tmp_path / "x.json", {"a": float("nan"), "b": [float("inf"), 1.0]})
+    assert (tmp_path / "x.json").read_text().split() == ["{", '"a":', "null,", '"b":', "[", "null,", "1.0", "]", "}"]
+    write_atomic(tmp_path / "x.json", b"{}")
+    assert (tmp_path / "x.json").read_bytes() == b"{}"
+
+
+def test_run_folder(tmp_path: Path, recipe: Recipe, digits: DataSet) -> None:
+    device = torch.device("cpu")
+    folder = RunFolder(tmp_path / "run")
+    folder.prepare(recipe, device, resume=False)
+    assert folder.recipe() == recipe
+    with pytest.raises(RunFolderError, match="--resume"):
+        folder.prepare(recipe, device, resume=False)
+    with pytest.raises(RunFolderError, match=r"another recipe.*lr 0\.5 against 0\.02"):
+        folder.prepare(recipe.replace(lr=0.5), device, resume=True)
+    run = Run(recipe, digits)
+    assert not folder.restore(run)
+    run.step()
+    folder.save(run)
+    again = Run(recipe, digits)
+    assert folder.restore(again)
+    assert again.step_index == 1
+    stranger = Run(recipe.replace(model="resnet14"), digits)
+    with pytest.raises(CheckpointError, match=r"another run.*resnet14"):
+        folder.restore(stranger)
+
+
+def test_environment_names_no_place(tmp_path: Path, recipe: Recipe) -> None:
+    import platform
+
+    folder = RunFolder(tmp_path / "run")
+    folder.prepare(recipe, torch.device("cpu"), resume=False)
+    environment: dict[str, Any] = folder.environment()
+    assert environment["versions"]["torch"] == torch.__version__.partition("+")[0] or environment["versions"]["torch"]
+    text = str(environment)
+    assert "/" not in text.replace("/ ", "")
+    assert platform.node() not in text

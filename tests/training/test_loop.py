@@ -1,0 +1,168 @@
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from adagp.data import Batches, DataSet
+from adagp.training import CheckpointError, DivergedError, Recipe, RecipeError, Run, lr, methods
+
+
+def finish(run: Run) -> Run:
+    while not run.finished:
+        while not run.epoch_complete:
+            run.step()
+        run.finish_epoch()
+    return run
+
+
+def same(one: Run, other: Run) -> bool:
+    mine, theirs = one.model.state_dict(), other.model.state_dict()
+    return all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_bp_equals_a_loop_written_by_hand(recipe: Recipe, digits: DataSet, optimizer: str) -> None:
+    recipe = recipe.replace(method="bp", optimizer=optimizer, lr=0.01)
+    run = Run(recipe, digits)
+    plain = Run(recipe, digits).model
+    makers: dict[str, Any] = {
+        "sgd": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, weight_decay=5e-4),
+        "adam": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=5e-4),
+        "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=5e-4),
+    }
+    mine = makers[optimizer](plain.parameters())
+    batches = Batches(digits.train, 32, seed=0, train=True, mean=digits.mean, std=digits.std, limit=480)
+    total = recipe.epochs * len(batches)
+    for epoch in range(recipe.epochs):
+        for index, (images, labels) in enumerate(batches.epoch(epoch)):
+            step = epoch * len(batches) + index
+            mine.param_groups[0]["lr"] = 0.01 * 0.5 * (1 + math.cos(math.pi * step / total))
+            mine.zero_grad()
+            functional.cross_entropy(plain(images), labels).backward()
+            mine.step()
+    finish(run)
+    for got, wanted in zip(run.model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(got, wanted)
+
+
+def test_methods_start_from_the_same_weights(recipe: Recipe, digits: DataSet) -> None:
+    first = Run(recipe.replace(method="bp"), digits)
+    for name in methods.names():
+        assert same(first, Run(recipe.replace(method=name), digits))
+    assert not same(first, Run(recipe.replace(seed=1), digits))
+
+
+@pytest.mark.parametrize("name", [name for name in methods.names() if methods.get(name).source])
+def test_every_method_applies_what_it_says(recipe: Recipe, digits: DataSet, name: str) -> None:
+    run = finish(Run(recipe.replace(method=name, warmup_epochs=0.5, rung_epochs=0.3), digits))
+    source = methods.get(name).source
+    assert source is not None
+    phases = {phase: sum(record.phases[phase] for record in run.records) for phase in ("WARMUP", "BP", "GP")}
+    counts = run.records[-1].counts
+    layers = len(run.gp.coverage().rows)
+    assert sum(phases.values()) == run.total_steps == 30
+    assert phases["WARMUP"] > 0
+    assert phases["BP"] > 0
+    assert counts["backprop"] == (phases["WARMUP"] + phases["BP"]) * layers
+    if name != "adaptive":
+        assert phases["GP"] > 0
+        assert counts[source] + (counts.get("skip", 0) if source != "skip" else 0) == phases["GP"] * layers
+        assert counts[source] > 0
+
+
+def test_records_add_up(recipe: Recipe, digits: DataSet) -> None:
+    run = finish(Run(recipe, digits))
+    assert [record.epoch for record in run.records] == [1, 2]
+    assert [record.step for record in run.records] == [15, 30]
+    assert run.train_seconds == pytest.approx(sum(sum(record.seconds.values()) for record in run.records))
+    assert run.records[-1].train_seconds == run.train_seconds
+    assert 0 < sum(record.predictor_seconds for record in run.records) < run.train_seconds
+    assert sum(map(len, run.batch_seconds.values())) == 30
+    assert set(run.records[-1].quality) == {row.layer for row in run.gp.coverage().rows if row.covered}
+    loss, accuracy = run.evaluate()
+    assert (loss, accuracy) == (run.records[-1].test_loss, run.records[-1].test_accuracy)
+
+
+def test_a_run_learns(recipe: Recipe, digits: DataSet) -> None:
+    run = finish(Run(recipe.replace(method="bp", epochs=6, lr=0.05), digits))
+    assert run.records[-1].test_accuracy > 0.6
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "plateau"])
+@pytest.mark.parametrize("name", ["bp", "adagp", "adaptive", "mean"])
+@pytest.mark.parametrize("at", [4, 15, 22])
+def test_state_continues_bit_for_bit(recipe: Recipe, digits: DataSet, name: str, at: int, schedule: str) -> None:
+    recipe = recipe.replace(method=name, lr_schedule=schedule, warmup_epochs=0.2, rung_epochs=0.3)
+    whole = finish(Run(recipe, digits))
+    first = Run(recipe, digits)
+    while first.step_index < at:
+        if first.epoch_complete:
+            first.finish_epoch()
+        first.step()
+    second = Run(recipe, digits)
+    torch.rand(3)
+    second.load_state_dict(first.state_dict())
+    finish(second)
+    assert same(whole, second)
+    for got, wanted in zip(second.records, whole.records, strict=True):
+        assert (got.train_loss, got.test_loss, got.lr, got.phases, got.counts, got.quality) == (
+            (wanted.train_loss, wanted.test_loss, wanted.lr, wanted.phases, wanted.counts, wanted.quality)
+        )
+
+
+def test_runs_in_turns_do_not_disturb_each_other(recipe: Recipe, digits: DataSet) -> None:
+    alone = finish(Run(recipe, digits))
+    one, other = Run(recipe, digits), Run(recipe.replace(seed=5, method="adagp-paper"), digits)
+    while not one.finished:
+        one.finish_epoch() if one.epoch_complete else one.step()
+        if not other.finished:
+            other.finish_epoch() if other.epoch_complete else other.step()
+    assert same(alone, one)
+
+
+def test_state_of_another_recipe_is_refused(recipe: Recipe, digits: DataSet) -> None:
+    state = Run(recipe, digits).state_dict()
+    with pytest.raises(CheckpointError, match=r"another run.*seed 1 against 0"):
+        Run(recipe.replace(seed=1), digits).load_state_dict(state)
+    state = Run(recipe, digits).state_dict()
+    del state["model"]["features.0.weight"]
+    with pytest.raises(CheckpointError, match=r"features\.0\.weight"):
+        Run(recipe, digits).load_state_dict(state)
+
+
+def test_divergence_names_place_and_remedy(recipe: Recipe, digits: DataSet) -> None:
+    run = Run(recipe.replace(method="bp", lr=1e9), digits)
+    with pytest.raises(DivergedError, match=r"bp seed 0, epoch 1, batch \d+.*[Ll]ower"):
+        finish(run)
+
+
+def test_regex_that_matches_nothing(recipe: Recipe, digits: DataSet) -> None:
+    with pytest.raises(RecipeError, match="no_such_layer"):
+        Run(recipe.replace(include="no_such_layer"), digits)
+
+
+def test_batch_larger_than_the_data(recipe: Recipe, digits: DataSet) -> None:
+    with pytest.raises(RecipeError, match=r"batch_size = 5000.*1437 training images"):
+        Run(recipe.replace(batch_size=5000, train_limit=None), digits)
+
+
+def test_steps_end_inside_an_epoch(recipe: Recipe, digits: DataSet) -> None:
+    run = finish(Run(recipe.replace(method="bp", steps=20), digits))
+    assert [record.step for record in run.records] == [15, 20]
+    assert run.records[-1].lr == pytest.approx(0.02 * lr.factor("cosine", 19 / 20))
+
+
+def test_channels_last(recipe: Recipe, digits: DataSet) -> None:
+    run = finish(Run(recipe.replace(channels_last=True, epochs=1), digits))
+    weight = run.model.get_parameter("features.3.weight")
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "step"])
+def test_lr_decays_over_the_run_whatever_its_length(schedule: str) -> None:
+    assert lr.factor(schedule, 0.0) == 1.0
+    assert lr.factor(schedule, 0.999) <= 0.01
+    values = [lr.factor(schedule, progress / 50) for progress in range(50)]
+    assert values == sorted(values, reverse=True)
