@@ -205,7 +205,7 @@ def test_existing_folder_and_foreign_checkpoints(tmp_path: Path) -> None:
 def test_a_disk_that_fills_up_loses_nothing(tmp_path: Path) -> None:
     """The operating system refuses to write as much as a checkpoint needs, in a process of its own."""
     folder = RunFolder(tmp_path / "run")
-    recipe = Recipe(data="digits", epochs=2, train_limit=480, test_limit=100)
+    recipe = Recipe(data="digits", epochs=2, batch_size=32, train_limit=480, test_limit=100)
     run = Run(recipe, data.load("digits"))
     folder.prepare(recipe, run.device, resume=False)
     run.step()

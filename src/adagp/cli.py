@@ -567,7 +567,7 @@ def _ladder_line(run: Run) -> str:
 
 def _print_table(table: Table) -> None:
     rich = RichTable(
-        title=escape(table.title), title_justify="left", header_style="bold", box=SIMPLE_HEAD, pad_edge=False
+        title=escape(table.title), title_justify="left", header_style="bold", box=SIMPLE_HEAD, show_edge=False
     )
     for place, column in enumerate(table.columns):
         rich.add_column(escape(column), justify="left" if place < table.text_columns else "right")

@@ -48,9 +48,9 @@ def comparison(seeds: int = 2, layers: int = 4) -> Comparison:
 def test_comparison_table() -> None:
     table = comparison_table(comparison())
     rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
-    assert rows["bp"]["accuracy %"] == "90.00 ± 1.00"
+    assert rows["bp"]["accuracy %"] == "90.00±1.00"
     assert rows["bp"]["GP ms"] == "-"
-    assert rows["adagp"]["predictor"] == "3.0/1.0"
+    assert rows["adagp"]["pred. ms"] == "3.0/1.0"
     assert rows["adagp"]["peak MB"] == "5.0/2.0"
     assert comparison_table(comparison(seeds=1)).rows[0][1] == "90.00"
 
@@ -110,7 +110,7 @@ def test_page_is_whole_and_self_contained(tmp_path: Path) -> None:
     assert "http" not in text
     assert all(address.startswith("data:image/png;base64,") for address in checker.addresses)
     shown = "".join(checker.text)
-    for part in ("adagp < skip & bp: not better.", "90.00 ± 1.00", "what adagp <does>", "3.11", "predicted updates"):
+    for part in ("adagp < skip & bp: not better.", "90.00±1.00", "what adagp <does>", "3.11", "predicted updates"):
         assert part in shown
     assert shown.index("not better") < shown.index("90.00")
     assert png.read_bytes().startswith(b"\x89PNG")

@@ -116,6 +116,7 @@ def _milliseconds(panel: Any, comparison: Comparison) -> None:
             label="of it predictor" if phase == "GP" and predictor else None,
         )
     panel.set_xticks(range(len(names)), names)
+    panel.set_xlim(-0.6, len(names) - 0.4)
     panel.margins(y=0.15)
     panel.legend(fontsize=9)
     _dress(panel, "Median milliseconds per batch", "", "ms")

@@ -28,14 +28,14 @@ def comparison_table(comparison: Comparison) -> Table:
     seeds = f"{count} seed{'s' if count > 1 else ''}"
     return Table(
         title=f"{comparison.recipe['model']} on {comparison.recipe['data']}: {comparison.protocol}",
-        columns=("method", "accuracy %", "train s", "speed-up", "BP ms", "GP ms", "predictor", "peak MB"),
+        columns=("method", "accuracy %", "train s", "speed-up", "BP ms", "GP ms", "pred. ms", "peak MB"),
         rows=[_method_row(result) for result in comparison.methods],
         notes=(
             f"accuracy: mean ± std over {seeds}, {comparison.test_images} test images, last epoch",
             "train s: mean over seeds; data, predictor, optimizer in the clock; no evaluation",
             "speed-up: seconds of bp / the method's, interleaved in this comparison",
             "BP ms, GP ms: median per batch over all seeds; BP includes warm-up batches",
-            "predictor: its median ms within a BP / GP batch",
+            "pred. ms: the predictor's median within a BP / GP batch",
             "peak MB: most tensor memory a BP / GP batch holds above the resting model",
         ),
     )
@@ -117,7 +117,7 @@ def _strip(warmup: int, bp: int, gp: int, width: int = 20) -> str:
 
 
 def _method_row(result: MethodResult) -> tuple[str, ...]:
-    spread = "" if result.accuracy_std is None else f" ± {100 * result.accuracy_std:.2f}"
+    spread = "" if result.accuracy_std is None else f"±{100 * result.accuracy_std:.2f}"
     return (
         result.method,
         f"{100 * result.accuracy:.2f}{spread}",

@@ -15,7 +15,10 @@ from adagp.training.recipe import Recipe
 
 # The first rounds meet cold caches and an optimizer without state; they are trained but not timed.
 WARM_ROUNDS = 3
+# At least so many timed rounds, and more while they are quick, because medians of few short batches are noisy.
 TIMED_ROUNDS = 9
+MOST_TIMED_ROUNDS = 41
+LONGEST_SECONDS = 4.0
 
 
 @dataclass(frozen=True)
@@ -27,15 +30,16 @@ class Calibration:
 
     seconds: dict[str, dict[str, float]]
     peak_bytes: dict[str, dict[str, int]]
+    statistic: str = "median"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for `calibration.json`."""
-        return {"statistic": f"median of {TIMED_ROUNDS}", "seconds": self.seconds, "peak_bytes": self.peak_bytes}
+        return {"statistic": self.statistic, "seconds": self.seconds, "peak_bytes": self.peak_bytes}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """Undo `to_dict`."""
-        return cls(seconds=values["seconds"], peak_bytes=values["peak_bytes"])
+        return cls(**values)
 
 
 def calibrate(
@@ -52,23 +56,30 @@ def calibrate(
     Turn by turn, because a machine's speed drifts: whatever slows one method down slows down all of them.
     """
     observer.on_message("measuring what a batch costs under each method")
+    # short-bp does what bp does: one measurement, so that noise cannot make them differ.
+    measured = tuple(dict.fromkeys("bp" if name == "short-bp" else name for name in names))
     runs = {}
-    for name in names:
+    for name in measured:
         schedule = methods.get(name).calibration_schedule()
         runs[name] = Run(recipe.replace(method=name), dataset, device=device, schedule=schedule)
-    times: dict[str, dict[str, list[float]]] = {name: {"BP": [], "GP": []} for name in names}
-    for turn in range(WARM_ROUNDS + TIMED_ROUNDS):
-        for name in _rotated(names, turn):
+    times: dict[str, dict[str, list[float]]] = {name: {"BP": [], "GP": []} for name in measured}
+    turn, spent = 0, 0.0
+    while turn < WARM_ROUNDS + TIMED_ROUNDS or (spent < LONGEST_SECONDS and turn < WARM_ROUNDS + MOST_TIMED_ROUNDS):
+        for name in _rotated(measured, turn):
             for _ in _phases(name):
                 interrupt.check()
                 event = runs[name].step()
+                spent += event.seconds
                 if turn >= WARM_ROUNDS:
                     times[name][event.phase].append(event.seconds)
-    seconds = {name: {phase: median(values) for phase, values in times[name].items() if values} for name in names}
-    peaks = {name: {phase: runs[name].peak_bytes() for phase in _phases(name)} for name in names}
+        turn += 1
+    seconds = {name: {phase: median(values) for phase, values in times[name].items() if values} for name in measured}
+    peaks = {name: {phase: runs[name].peak_bytes() for phase in _phases(name)} for name in measured}
     for run in runs.values():
         run.gp.remove()
-    return Calibration(seconds, peaks)
+    if "short-bp" in names:
+        seconds["short-bp"], peaks["short-bp"] = seconds["bp"], peaks["bp"]
+    return Calibration(seconds, peaks, f"median of {turn - WARM_ROUNDS} batches of each phase, methods in turn")
 
 
 def _phases(name: str) -> tuple[str, ...]:

@@ -74,8 +74,8 @@ class Recipe:
     method: str = "adagp"
     epochs: int = 6
     steps: int | None = None
-    batch_size: int = 32
-    lr: float = 0.02
+    batch_size: int = 64
+    lr: float = 0.05
     optimizer: str = "sgd"
     momentum: float = 0.9
     weight_decay: float = 5e-4
