@@ -165,11 +165,13 @@ class PaperPredictor:
     @torch.no_grad()
     def predict(self, layer: Layer, seen: Seen, base: Rows | None = None, factor: float = 1.0) -> Rows:
         """`factor x (base + prediction)`; without a base, the prediction alone."""
-        features = self._features(seen.output)
+        return self._rows(layer, self._features(seen.output), base, factor)
+
+    def _rows(self, layer: Layer, features: Tensor, base: Rows | None, factor: float = 1.0) -> Rows:
         bases = [None, None] if base is None else self.blocks(layer, base)
         predicted: list[Tensor] = []
         for units, scale, start in zip(self._units(layer), self._scales(layer), bases, strict=False):
-            scaled, weights = features * (scale * factor), self._last[units].t()
+            scaled, weights = features * (scale * factor), self._last.detach()[units].t()
             predicted.append(scaled @ weights if start is None else torch.addmm(start, scaled, weights, beta=factor))
         return Rows(predicted[0], predicted[1] if len(predicted) > 1 else None)
 
@@ -215,7 +217,7 @@ class PaperPredictor:
                     cross = scale * (part * (start @ weights)).sum()  # <prediction, base>
                     sums += torch.stack([flat @ truth.flatten() + cross, flat @ flat + 2 * cross])
             grads_features.append(grad_features)
-            figures.append(torch.cat([sums, self._sampled_mape(lesson, base_rows)[None]]))
+            figures.append(torch.cat([sums, self._sampled_mape(lesson, part, base_rows)[None]]))
         self._optimizer.zero_grad()
         self._last.grad = grad_last
         features.backward(torch.cat(grads_features))
@@ -234,11 +236,11 @@ class PaperPredictor:
             for lesson, (dot, predicted_square, mape) in zip(lessons, torch.stack(figures).tolist(), strict=True)
         }
 
-    def _sampled_mape(self, lesson: Lesson, base: Rows | None) -> Tensor:
+    def _sampled_mape(self, lesson: Lesson, features: Tensor, base: Rows | None) -> Tensor:
         """MAPE of the weight on a few evenly spaced rows: the one figure that needs the prediction written out."""
         pick = slice(None, None, max(1, lesson.layer.out // _MAPE_ROWS))
         part = None if base is None else Rows(base.weight[pick], None if base.bias is None else base.bias[pick])
-        predicted = self.predict(lesson.layer, Seen(lesson.seen.output[pick]), part)
+        predicted = self._rows(lesson.layer, features[pick], part)
         return mean_absolute_percentage_error(predicted.weight, lesson.truth.weight[pick].to(predicted.weight.device))
 
     def _follow_scale(self, lesson: Lesson) -> None:
@@ -294,7 +296,7 @@ class TrustedPredictor:
     search would, so that it settles where the step along the prediction ends near the minimum of that line.
     """
 
-    def __init__(self, network: PaperPredictor | None = None, mean_decay: float = 0.9, trust_rate: float = 0.2) -> None:
+    def __init__(self, network: PaperPredictor | None = None, mean_decay: float = 0.9, trust_rate: float = 0.03) -> None:
         """Set what is remembered and how fast trust moves.
 
         Args:

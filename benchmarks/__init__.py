@@ -1,0 +1,1 @@
+"""Budgets of the design, measured; `python -m benchmarks` runs them all."""

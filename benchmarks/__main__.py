@@ -1,0 +1,183 @@
+"""Time and memory of each kind of batch, side by side in one run: `python -m benchmarks [--help]`.
+
+For each network: a bare `no_grad` forward in training mode, a GP batch, a plain BP batch, and a BP batch with the
+predictor learning. The four take turns, so that whatever else the machine does falls on all of them; ratios are of
+medians. The last column is what the paper's schedule over 90 epochs then computes to in wall-clock time.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adagp import AdaGP, Phase, Plan, models, schedules
+from adagp.training.memory import peak_bytes
+
+NETWORKS = ("resnet20", "vgg13", "mobilenet_v2")
+GP_BUDGET, BP_BUDGET, MEMORY_BUDGET, SPEED_UP_GOAL = 1.15, 1.10, 1.10, 1.40
+
+
+def always(phase: Phase) -> Callable[[int], Plan]:
+    """A schedule of one phase, after a first batch that gives the predictor something to know."""
+    plan = Plan(phase, "backprop" if phase is Phase.BP else "predicted")
+    return lambda step: plan if step else Plan(Phase.WARMUP, "backprop")
+
+
+class Bench:
+    """One network with a twin for each kind of batch, all with the same weights and the same input."""
+
+    def __init__(self, name: str, batch_size: int, channels_last: bool, predictor: str) -> None:
+        self.images = torch.randn(batch_size, 3, 32, 32)
+        self.labels = torch.randint(0, 10, (batch_size,))
+        if channels_last:
+            self.images = self.images.to(memory_format=torch.channels_last)
+        self.kinds: dict[str, Callable[[], Any]] = {
+            "forward": self._forward(self._model(name, channels_last)),
+            "GP": self._step(self._model(name, channels_last), always(Phase.GP), predictor),
+            "BP plain": self._plain(self._model(name, channels_last)),
+            "BP": self._step(self._model(name, channels_last), always(Phase.BP), predictor),
+        }
+
+    @staticmethod
+    def _model(name: str, channels_last: bool) -> nn.Module:
+        torch.manual_seed(0)
+        model = models.build(name)
+        return model.to(memory_format=torch.channels_last) if channels_last else model
+
+    @staticmethod
+    def _sgd(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+    def _loss(self, model: nn.Module) -> Tensor:
+        return nn.functional.cross_entropy(model(self.images), self.labels)
+
+    def _forward(self, model: nn.Module) -> Callable[[], Any]:
+        def forward() -> None:
+            with torch.no_grad():
+                self._loss(model)
+
+        return forward
+
+    def _plain(self, model: nn.Module) -> Callable[[], Any]:
+        optimizer = self._sgd(model)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            self._loss(model).backward()
+            optimizer.step()
+
+        return step
+
+    def _step(self, model: nn.Module, schedule: Callable[[int], Plan], predictor: str) -> Callable[[], Any]:
+        gp = AdaGP(
+            model, self._sgd(model), schedules.from_function(schedule, ("backprop", "predicted", "skip")), predictor
+        )
+        return lambda: gp.step(lambda: self._loss(model))
+
+    def measure(self, rounds: int) -> dict[str, Any]:
+        """Median seconds of each kind over interleaved rounds, and peak bytes of one more batch each."""
+        for work in self.kinds.values():
+            work()
+            work()
+        seconds: dict[str, list[float]] = {kind: [] for kind in self.kinds}
+        for turn in range(rounds):
+            order = list(self.kinds)
+            for kind in order[turn % 4 :] + order[: turn % 4]:
+                start = perf_counter()
+                self.kinds[kind]()
+                seconds[kind].append(perf_counter() - start)
+        median = {kind: statistics.median(values) for kind, values in seconds.items()}
+        peak = {kind: peak_bytes(work, torch.device("cpu")) for kind, work in self.kinds.items()}
+        return {
+            "ms": {kind: 1e3 * value for kind, value in median.items()},
+            "gp_over_forward": median["GP"] / median["forward"],
+            "bp_over_plain": median["BP"] / median["BP plain"],
+            "gp_memory_over_inference": peak["GP"] / peak["forward"],
+            "peak_mb": {kind: value / 1e6 for kind, value in peak.items()},
+            "speed_up_90_epochs": speed_up(median["GP"], median["BP"], median["BP plain"]),
+        }
+
+
+def speed_up(gp: float, bp: float, plain: float, epochs: int = 90, steps_per_epoch: int = 390) -> float:
+    """Plain BP's time over that of the paper's schedule, from the measured time of each kind of batch."""
+    schedule = schedules.ladder(steps_per_epoch)
+    steps = epochs * steps_per_epoch
+    gp_batches = sum(schedule(step).phase is Phase.GP for step in range(steps))
+    return plain * steps / (gp * gp_batches + bp * (steps - gp_batches))
+
+
+def processor() -> str:
+    """The name of this machine's processor, where Linux tells it."""
+    info = Path("/proc/cpuinfo")
+    names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    lines = [
+        "| network | forward ms | GP ms | plain BP ms | BP ms | GP / forward | BP / plain BP | GP memory / inference "
+        "| speed-up, 90 epochs |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, row in results.items():
+        ms = row["ms"]
+        lines.append(
+            f"| {name} | {ms['forward']:.0f} | {ms['GP']:.0f} | {ms['BP plain']:.0f} | {ms['BP']:.0f} "
+            f"| {row['gp_over_forward']:.3f} | {row['bp_over_plain']:.3f} | {row['gp_memory_over_inference']:.3f} "
+            f"| {row['speed_up_90_epochs']:.3f} |"
+        )
+    return "\n".join(lines)
+
+
+def verdicts(results: dict[str, Any]) -> list[str]:
+    """Each budget that does not hold, in words."""
+    checks = (
+        ("gp_over_forward", "GP batch / forward", GP_BUDGET, 1),
+        ("bp_over_plain", "BP batch / plain BP", BP_BUDGET, 1),
+        ("gp_memory_over_inference", "GP memory / inference", MEMORY_BUDGET, 1),
+        ("speed_up_90_epochs", "speed-up", SPEED_UP_GOAL, -1),
+    )
+    return [
+        f"{name}: {label} is {row[key]:.3f}, the budget is {budget}"
+        for name, row in results.items()
+        for key, label, budget, sign in checks
+        if sign * row[key] > sign * budget
+    ]
+
+
+def main() -> int:
+    """Measure, print, and say with the exit code whether every budget holds."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--networks", nargs="+", default=NETWORKS, choices=models.names(), help="which networks")
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=12, help="interleaved repetitions; the median counts")
+    parser.add_argument("--channels-last", action="store_true", help="memory layout of images and weights")
+    parser.add_argument("--predictor", default="trusted", choices=("trusted", "paper"))
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    options = parser.parse_args()
+    results = {}
+    for name in options.networks:
+        print(f"measuring {name} ...", file=sys.stderr)
+        bench = Bench(name, options.batch_size, options.channels_last, options.predictor)
+        results[name] = bench.measure(options.rounds)
+    failed = verdicts(results)
+    machine = f"{processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}, batch {options.batch_size}"
+    if options.json:
+        print(json.dumps({"machine": machine, "networks": results, "over_budget": failed}, indent=2))
+    else:
+        print(f"{machine}; medians of {options.rounds} interleaved rounds\n\n{table(results)}\n")
+        print("\n".join(failed) or "every budget holds")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
