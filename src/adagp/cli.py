@@ -14,7 +14,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
 from adagp import AdaGP, data, models, schedules
@@ -435,9 +435,8 @@ class _Display(Observer):
         self._accuracy: dict[str, float] = {}
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
+            BarColumn(bar_width=12),
+            TaskProgressColumn(),
             TextColumn("left"),
             TimeRemainingColumn(elapsed_when_finished=False),
             console=self._console,
@@ -462,13 +461,11 @@ class _Display(Observer):
         """Loss, phase, k:m, and the last accuracy of this run."""
         if self._live:
             accuracy = self._accuracy.get(run.name)
-            loss = "  -   " if event.loss is None else f"{event.loss:6.3f}"
-            known = "  -  " if accuracy is None else f"{100 * accuracy:5.1f}"
+            known = "" if accuracy is None else f" acc {100 * accuracy:.1f} %"
+            loss = "" if event.loss is None else f" loss {event.loss:.3f}"
+            phase = event.phase if event.note in ("warm-up", event.phase) else f"{event.phase} {event.note}"
             epoch = min(event.step // run.steps_per_epoch + 1, run.total_epochs)
-            text = (
-                f"{run.name:<18} epoch {epoch}/{run.total_epochs} {event.phase:<6} {event.note:<7} "
-                f"loss {loss} acc {known} %"
-            )
+            text = f"{run.name} {epoch}/{run.total_epochs} {phase}{loss}{known}"
             self._progress.update(self._task, advance=1, description=text)
 
     def on_epoch(self, run: Run, record: EpochRecord) -> None:
@@ -566,9 +563,8 @@ def _ladder_line(run: Run) -> str:
 
 
 def _print_table(table: Table) -> None:
-    rich = RichTable(
-        title=escape(table.title), title_justify="left", header_style="bold", box=SIMPLE_HEAD, show_edge=False
-    )
+    rich = RichTable(title=escape(table.title), title_justify="left", box=SIMPLE_HEAD, show_edge=False)
+    rich.padding = (0, 1, 0, 0)
     for place, column in enumerate(table.columns):
         rich.add_column(escape(column), justify="left" if place < table.text_columns else "right")
     for row in table.rows:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from adagp.data import DataSet
-from adagp.training import Interrupted, Recipe, RecipeError, RunFolderError, Settings, compare
+from adagp.training import Interrupted, Recipe, RecipeError, RunFolderError, Settings, checkpoint, compare
 from adagp.training.calibrate import Calibration, expected_seconds, phase_counts, steps_within
 from adagp.training.compare import run_lengths, stored_settings
 from adagp.training.interrupt import Interrupt
@@ -130,6 +130,8 @@ def test_compare_whole_and_interrupted(tmp_path: Path, recipe: Recipe, digits: D
         compare(
             settings, digits, folder, device=CPU, observer=StopAfter(interrupt, 40), interrupt=interrupt, resume=False
         )
+    saved = [checkpoint.load(path)["gp"]["step_index"] for path in folder.glob("*/checkpoint.pt")]
+    assert sum(saved) == 40
     with pytest.raises(RunFolderError, match="--resume"):
         compare(settings, digits, folder, device=CPU, observer=Observer(), interrupt=Interrupt())
     other = Settings(settings.recipe, settings.methods, (0, 2))
@@ -193,8 +195,9 @@ def test_verdict(skip: tuple[float, ...], short: tuple[float, ...], parts: list[
 
 
 def test_verdict_under_a_budget_takes_bp_as_the_rival() -> None:
-    text = verdict([outcome("bp", 0.95, 0.95), outcome("adagp", 0.90, 0.90), outcome("skip", 0.8, 0.8)])
-    assert "not better than bp" in text
+    outcomes = [outcome("bp", 0.95, 0.95), outcome("adagp", 0.90, 0.90), outcome("skip", 0.8, 0.8)]
+    assert "not better than bp" in verdict(outcomes, equal_time=True)
+    assert "was better than skip here" in verdict(outcomes)
 
 
 def test_verdict_without_adagp() -> None:

@@ -81,7 +81,8 @@ class Settings:
     def protocol(self) -> str:
         """The protocol in words."""
         if self.budget_seconds is None:
-            return f"{self.recipe.epochs} epochs each (short-bp: as many batches as fit into ADA-GP's time)"
+            short = " (short-bp: as many batches as fit into ADA-GP's time)" if "short-bp" in self.methods else ""
+            return f"{self.recipe.epochs} epoch{'s' if self.recipe.epochs > 1 else ''} each{short}"
         return f"{self.budget_seconds:g} s of training each, learning rate and ladder stretched to it"
 
     def to_dict(self) -> dict[str, Any]:
@@ -306,7 +307,7 @@ def _conclude(settings: Settings, calibration: Calibration, runs: Sequence[Run],
         calibration=calibration.to_dict(),
         test_images=test_images,
         methods=results,
-        verdict=verdict(outcomes),
+        verdict=verdict(outcomes, equal_time=settings.budget_seconds is not None),
     )
 
 

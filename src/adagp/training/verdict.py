@@ -49,8 +49,11 @@ def noise(one: Outcome, other: Outcome) -> float | None:
     return max(pooled, resolution)
 
 
-def verdict(outcomes: list[Outcome]) -> str:
-    """ADA-GP against leaving its GP batches out and against plain backpropagation in the same time."""
+def verdict(outcomes: list[Outcome], *, equal_time: bool = False) -> str:
+    """ADA-GP against leaving its GP batches out and against plain backpropagation in the same time.
+
+    That is short-bp, or with `equal_time` (a budget of seconds for everyone) bp itself.
+    """
     by_name = {outcome.method: outcome for outcome in outcomes}
     reference = next((by_name[name] for name in REFERENCES if name in by_name), None)
     if reference is None:
@@ -61,8 +64,8 @@ def verdict(outcomes: list[Outcome]) -> str:
     if bp is not None:
         share = reference.seconds / bp.seconds
         parts[0] += f", {share:.2f} x the time of bp ({_percent(bp.mean)}: {_difference(reference, bp)})"
-    # Without short-bp (a comparison at equal time) plain bp is itself the rival with the same budget.
-    rivals = [rival for rival in (by_name.get("skip"), short or bp) if rival is not None]
+    timed = short or (bp if equal_time else None)
+    rivals = [rival for rival in (by_name.get("skip"), timed) if rival is not None]
     parts += [
         f"{rival.method} reached {_percent(rival.mean)} in {rival.seconds:.1f} s ({_difference(reference, rival)})"
         for rival in rivals
