@@ -9,7 +9,7 @@ from a true gradient `T`: the loss, its gradient and every inner product follow 
 of `F` and `W`. Learning so reads `T` a few times and never builds anything of its size.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from adagp.layers import Layer
-from adagp.quality import Agreement, mean_absolute_percentage_error
+from adagp.quality import Agreement, mean_absolute_percentage_errors
 from adagp.rows import Rows, RunningRows
 
 _MAPE_ROWS = 8
@@ -72,6 +72,28 @@ class Predictor(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave."""
+
+
+@dataclass(frozen=True)
+class _LessonWork:
+    """What one lesson adds to a learning step: inner products are fetched from the device for all lessons at once."""
+
+    grad_features: Tensor
+    products: list[Tensor]
+    scales: list[float]
+    has_base: bool
+
+    def agree(self, products: Iterator[float]) -> tuple[float, float]:
+        """`<base + prediction, truth>` and `|base + prediction|^2` from this lesson's next products."""
+        dot = square = 0.0
+        for scale in self.scales:
+            dot += scale * next(products)
+            square += scale * scale * next(products)
+            if self.has_base:
+                cross, base_truth, base_square = scale * next(products), next(products), next(products)
+                dot += cross + base_truth
+                square += 2 * cross + base_square
+        return dot, square
 
 
 class PaperPredictor:
@@ -188,60 +210,70 @@ class PaperPredictor:
 
         Returns the agreement of `base + prediction`, as it was before the step, with the truth.
         """
-        last = self._last.detach()
-        grad_last = torch.zeros_like(last)
-        grads_features: list[Tensor] = []
-        figures: list[Tensor] = []
+        grad_last = torch.zeros_like(self._last)
         features = self._features(torch.cat([lesson.seen.output for lesson in lessons]))
-        sizes = [lesson.layer.out for lesson in lessons]
-        for lesson, part in zip(lessons, torch.split(features.detach(), sizes), strict=True):
-            gram = part.t() @ part
-            grad_features = torch.zeros_like(part)
-            sums = part.new_zeros(2)  # <base + prediction, truth>, |base + prediction|^2
-            base_rows = bases.get(lesson.layer.name)
-            truths = self.blocks(lesson.layer, lesson.truth)
-            starts = [None] * len(truths) if base_rows is None else self.blocks(lesson.layer, base_rows)
-            scales = self._scales(lesson.layer, lesson.squares)
-            for truth, start, units, scale in zip(truths, starts, self._units(lesson.layer), scales, strict=False):
-                weights = last[units]
-                weights_gram = weights.t() @ weights
-                target = truth if start is None else truth - start
-                projected = target @ weights  # (out, features)
-                divisor = max(scale, 1e-30)
-                share = 2 / (truth.numel() * len(lessons))
-                grad_last[units] += share * (weights @ gram - (target.t() @ part) / divisor)
-                grad_features += share * (part @ weights_gram - projected / divisor)
-                sums += torch.stack([scale * (part * projected).sum(), scale**2 * (gram * weights_gram).sum()])
-                if start is not None:
-                    flat = start.flatten()
-                    cross = scale * (part * (start @ weights)).sum()  # <prediction, base>
-                    sums += torch.stack([flat @ truth.flatten() + cross, flat @ flat + 2 * cross])
-            grads_features.append(grad_features)
-            figures.append(torch.cat([sums, self._sampled_mape(lesson, part, base_rows)[None]]))
+        parts = torch.split(features.detach(), [lesson.layer.out for lesson in lessons])
+        works = [
+            self._work(lesson, part, bases.get(lesson.layer.name), grad_last, 2 / len(lessons))
+            for lesson, part in zip(lessons, parts, strict=True)
+        ]
+        mapes = self._sampled_mapes(lessons, parts, bases)
         self._optimizer.zero_grad()
         self._last.grad = grad_last
-        features.backward(torch.cat(grads_features))
+        features.backward(torch.cat([work.grad_features for work in works]))
         self._optimizer.step()
         self._scheduler.step()
-        for lesson in lessons:
+        products = iter(torch.stack([product for work in works for product in work.products]).tolist())
+        found = {}
+        for lesson, work, mape in zip(lessons, works, mapes, strict=True):
+            dot, square = work.agree(products)
+            true_square = sum(lesson.squares[: len(work.scales)])
+            count = lesson.layer.out * (lesson.layer.fan_in + self._has_bias(lesson.layer))
+            found[lesson.layer.name] = Agreement(dot, square, true_square, count, mape)
             self._follow_scale(lesson)
-        return {
-            lesson.layer.name: Agreement(
-                dot=dot,
-                predicted_square=predicted_square,
-                true_square=sum(lesson.squares[: len(self._units(lesson.layer))]),
-                count=lesson.layer.out * (lesson.layer.fan_in + self._has_bias(lesson.layer)),
-                mape=mape,
-            )
-            for lesson, (dot, predicted_square, mape) in zip(lessons, torch.stack(figures).tolist(), strict=True)
-        }
+        return found
 
-    def _sampled_mape(self, lesson: Lesson, features: Tensor, base: Rows | None) -> Tensor:
-        """MAPE of the weight on a few evenly spaced rows: the one figure that needs the prediction written out."""
-        pick = slice(None, None, max(1, lesson.layer.out // _MAPE_ROWS))
-        part = None if base is None else Rows(base.weight[pick], None if base.bias is None else base.bias[pick])
-        predicted = self._rows(lesson.layer, features[pick], part)
-        return mean_absolute_percentage_error(predicted.weight, lesson.truth.weight[pick].to(predicted.weight.device))
+    def _work(
+        self, lesson: Lesson, features: Tensor, base: Rows | None, grad_last: Tensor, weight: float
+    ) -> "_LessonWork":
+        """The gradient of one lesson's loss, added to `grad_last`, and the inner products that tell its agreement."""
+        truths = self.blocks(lesson.layer, lesson.truth)
+        starts = [None] * len(truths) if base is None else self.blocks(lesson.layer, base)
+        scales = self._scales(lesson.layer, lesson.squares)[: len(truths)]
+        gram = features.t() @ features
+        grad_features = torch.zeros_like(features)
+        flat_features, flat_gram = features.flatten(), gram.flatten()
+        products: list[Tensor] = []
+        for truth, start, units, scale in zip(truths, starts, self._units(lesson.layer), scales, strict=True):
+            weights = self._last.detach()[units]
+            weights_gram = weights.t() @ weights
+            target = truth if start is None else truth - start
+            projected = target @ weights  # (out, features)
+            share, divisor = weight / truth.numel(), max(scale, 1e-30)
+            grad_last[units].addmm_(weights, gram, alpha=share).addmm_(target.t(), features, alpha=-share / divisor)
+            grad_features.addmm_(features, weights_gram, alpha=share).add_(projected, alpha=-share / divisor)
+            products += [flat_features @ projected.flatten(), flat_gram @ weights_gram.flatten()]
+            if start is not None:
+                flat_start = start.flatten()
+                products += [
+                    flat_features @ (start @ weights).flatten(),
+                    flat_start @ truth.flatten(),
+                    flat_start @ flat_start,
+                ]
+        return _LessonWork(grad_features, products, scales, base is not None)
+
+    def _sampled_mapes(
+        self, lessons: Sequence[Lesson], parts: Sequence[Tensor], bases: Mapping[str, Rows]
+    ) -> list[float]:
+        """MAPE of each weight on a few evenly spaced rows: the one figure that needs predictions written out."""
+        predicted, true = [], []
+        for lesson, features in zip(lessons, parts, strict=True):
+            pick = slice(None, None, max(1, lesson.layer.out // _MAPE_ROWS))
+            base = bases.get(lesson.layer.name)
+            sample = None if base is None else Rows(base.weight[pick], None)
+            predicted.append(self._rows(lesson.layer, features[pick], sample).weight.flatten())
+            true.append(lesson.truth.weight[pick].to(self._last.device).flatten())
+        return mean_absolute_percentage_errors(predicted, true)
 
     def _follow_scale(self, lesson: Lesson) -> None:
         new = _mean_squares(lesson.layer, lesson.squares)
@@ -296,7 +328,9 @@ class TrustedPredictor:
     search would, so that it settles where the step along the prediction ends near the minimum of that line.
     """
 
-    def __init__(self, network: PaperPredictor | None = None, mean_decay: float = 0.9, trust_rate: float = 0.03) -> None:
+    def __init__(
+        self, network: PaperPredictor | None = None, mean_decay: float = 0.9, trust_rate: float = 0.03
+    ) -> None:
         """Set what is remembered and how fast trust moves.
 
         Args:
