@@ -157,6 +157,20 @@ def test_budget_is_kept(tmp_path: Path, recipe: Recipe, digits: DataSet) -> None
         assert 0.1 < result.train_seconds < 2.5  # a shared machine may be several times slower or faster meanwhile
 
 
+def test_a_method_that_diverges_is_a_result(tmp_path: Path, recipe: Recipe, digits: DataSet) -> None:
+    """At this rate plain backpropagation leaves the numbers within an epoch, and skip, which does less, too."""
+    settings = Settings(recipe.replace(method="bp", lr=1e9), ("bp", "skip"), (0,))
+    comparison = compare(settings, digits, tmp_path / "run", device=CPU, observer=Observer(), interrupt=Interrupt())
+    assert [result.diverged for result in comparison.methods] == [1, 1]
+    seed = comparison.methods[0].seeds[0]
+    assert seed.diverged is not None
+    assert "bp seed 0, epoch 1" in seed.diverged
+    again = compare(
+        settings, digits, tmp_path / "run", device=CPU, observer=Observer(), interrupt=Interrupt(), resume=True
+    )
+    assert again.methods[0].seeds[0].diverged == seed.diverged
+
+
 def outcome(method: str, *accuracies: float, seconds: float = 10.0) -> Outcome:
     return Outcome(method, accuracies, seconds, 10_000)
 

@@ -46,10 +46,11 @@ def overview_png(comparison: Comparison, dpi: int = 130) -> bytes:
 
 
 def _accuracy(panel: Any, comparison: Comparison, axis: Callable[[SeedResult], list[float]], label: str) -> None:
+    # Where a seed diverged, the curve ends with it: a mean over fewer seeds would not be the same thing.
     for result in comparison.methods:
         colour, style = _STYLES[result.method]
-        across = [fmean(values) for values in zip(*(axis(seed) for seed in result.seeds), strict=True)]
-        per_epoch = list(zip(*(seed.accuracies for seed in result.seeds), strict=True))
+        across = [fmean(values) for values in zip(*(axis(seed) for seed in result.seeds), strict=False)]
+        per_epoch = list(zip(*(seed.accuracies for seed in result.seeds), strict=False))
         mean = [100 * fmean(values) for values in per_epoch]
         panel.plot(across, mean, style, color=colour, label=result.method, linewidth=1.8, marker="o", markersize=3)
         low = [100 * min(values) for values in per_epoch]

@@ -26,11 +26,17 @@ def comparison_table(comparison: Comparison) -> Table:
     """The methods side by side."""
     count = len(comparison.methods[0].seeds)
     seeds = f"{count} seed{'s' if count > 1 else ''}"
+    lost = [
+        f"{result.method} diverged in {result.diverged} of {count} runs; they ended early with the accuracy shown"
+        for result in comparison.methods
+        if result.diverged
+    ]
     return Table(
         title=f"{comparison.recipe['model']} on {comparison.recipe['data']}: {comparison.protocol}",
         columns=("method", "accuracy %", "train s", "speed-up", "BP ms", "GP ms", "pred. ms", "peak MB"),
         rows=[_method_row(result) for result in comparison.methods],
         notes=(
+            *lost,
             f"accuracy: mean ± std over {seeds}, {comparison.test_images} test images, last epoch",
             "train s: mean over seeds; data, predictor, optimizer in the clock; no evaluation",
             "speed-up: seconds of bp / the method's, interleaved in this comparison",

@@ -19,6 +19,8 @@ WARM_ROUNDS = 3
 TIMED_ROUNDS = 9
 MOST_TIMED_ROUNDS = 41
 LONGEST_SECONDS = 4.0
+# The copies hardly move: a batch costs the same, and a rate that makes a method diverge does not stop the measurement.
+RESTING_LR = 1e-6
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def calibrate(
     runs = {}
     for name in measured:
         schedule = methods.get(name).calibration_schedule()
-        runs[name] = Run(recipe.replace(method=name), dataset, device=device, schedule=schedule)
+        runs[name] = Run(recipe.replace(method=name, lr=RESTING_LR), dataset, device=device, schedule=schedule)
     times: dict[str, dict[str, list[float]]] = {name: {"BP": [], "GP": []} for name in measured}
     turn, spent = 0, 0.0
     while turn < WARM_ROUNDS + TIMED_ROUNDS or (spent < LONGEST_SECONDS and turn < WARM_ROUNDS + MOST_TIMED_ROUNDS):

@@ -14,7 +14,7 @@ from adagp.data import DataSet
 from adagp.training import methods
 from adagp.training.calibrate import Calibration, calibrate, expected_seconds, steps_within
 from adagp.training.environment import describe
-from adagp.training.errors import RecipeError, RunFolderError
+from adagp.training.errors import DivergedError, RecipeError, RunFolderError
 from adagp.training.files import strict
 from adagp.training.interrupt import Interrupt
 from adagp.training.loop import Run
@@ -97,7 +97,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class SeedResult:
-    """One finished run: its accuracy, seconds, and curves (one entry per epoch)."""
+    """One finished run: its accuracy, seconds, curves (one entry per epoch), and why it diverged, if it did."""
 
     seed: int
     accuracy: float
@@ -107,6 +107,7 @@ class SeedResult:
     epochs: list[float]
     accuracies: list[float]
     seconds: list[float]
+    diverged: str | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,11 @@ class MethodResult:
     counts: dict[str, int]
     cosines: dict[str, list[float]]
     seeds: list[SeedResult]
+
+    @property
+    def diverged(self) -> int:
+        """How many of its runs were given up because their loss was no longer a number."""
+        return sum(seed.diverged is not None for seed in self.seeds)
 
 
 @dataclass(frozen=True)
@@ -190,7 +196,16 @@ def compare(
         offset = turn % len(runs)
         for run, folder in runs[offset:] + runs[:offset]:
             if not run.finished:
-                train_epoch(run, folder, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds)
+                try:
+                    train_epoch(
+                        run, folder, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds
+                    )
+                except DivergedError as error:
+                    # A method that diverges is a result; the others go on.
+                    observer.on_message(f"{run.name} is given up: {error}")
+                    record = run.give_up(str(error))
+                    folder.save(run)
+                    observer.on_epoch(run, record)
         turn += 1
     comparison = _conclude(settings, calibration, [run for run, _ in runs], path)
     write_file(path / "result.json", comparison.to_dict())
@@ -297,7 +312,13 @@ def _conclude(settings: Settings, calibration: Calibration, runs: Sequence[Run],
     ]
     test_images = runs[0].test_images
     outcomes = [
-        Outcome(result.method, tuple(seed.accuracy for seed in result.seeds), result.train_seconds, test_images)
+        Outcome(
+            method=result.method,
+            accuracies=tuple(seed.accuracy for seed in result.seeds),
+            seconds=result.train_seconds,
+            test_images=test_images,
+            diverged=result.diverged,
+        )
         for result in results
     ]
     return Comparison(
@@ -346,6 +367,7 @@ def _seed_result(run: Run) -> SeedResult:
         epochs=[record.step / run.steps_per_epoch for record in run.records],
         accuracies=[record.test_accuracy for record in run.records],
         seconds=[record.train_seconds for record in run.records],
+        diverged=run.diverged,
     )
 
 

@@ -128,14 +128,13 @@ class Run:
                 )
             except ValueError as error:
                 raise RecipeError(str(error)) from error
-            # The predictor may have drawn numbers: start training from the same state under every method.
-            torch.manual_seed(recipe.seed)
         self._plateau = (
             torch.optim.lr_scheduler.ReduceLROnPlateau(self.optimizer) if recipe.lr_schedule == "plateau" else None
         )
         self._feed = _Feed(self._train_batches)
         self._tally = _Tally()
         self.records: list[EpochRecord] = []
+        self.diverged: str | None = None
         self.train_seconds = 0.0
         self.batch_seconds: dict[str, list[float]] = {phase: [] for phase in PHASES}
         self.predictor_batch_seconds: dict[str, list[float]] = {phase: [] for phase in PHASES}
@@ -157,8 +156,8 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether every epoch is done and evaluated."""
-        return len(self.records) >= self.total_epochs
+        """Whether every epoch is done and evaluated, or the run was given up as diverged."""
+        return len(self.records) >= self.total_epochs or self.diverged is not None
 
     def step(self) -> BatchEvent:
         """Train one batch.
@@ -213,6 +212,11 @@ class Run:
         self._tally = _Tally()
         return record
 
+    def give_up(self, reason: str) -> EpochRecord:
+        """Close a run whose loss is no longer a number, with the accuracy of the weights it ended with."""
+        self.diverged = reason
+        return self.finish_epoch()
+
     def peak_bytes(self) -> int:
         """Train one batch and tell the most memory it held above the resting model; slow, and outside of the clock."""
         self.optimizer.zero_grad(set_to_none=True)
@@ -250,6 +254,7 @@ class Run:
             "random": self._random.state_dict(),
             "tally": dataclasses.asdict(self._tally),
             "records": [dataclasses.asdict(record) for record in self.records],
+            "diverged": self.diverged,
             "train_seconds": self.train_seconds,
             "batch_seconds": _as_tensors(self.batch_seconds),
             "predictor_batch_seconds": _as_tensors(self.predictor_batch_seconds),
@@ -272,6 +277,7 @@ class Run:
             self._random.load_state_dict({"states": [part.cpu() for part in state["random"]["states"]]})
             self._tally = _Tally(**state["tally"])
             self.records = [EpochRecord(**record) for record in state["records"]]
+            self.diverged = state["diverged"]
             self.train_seconds = float(state["train_seconds"])
             self.batch_seconds = _as_lists(state["batch_seconds"])
             self.predictor_batch_seconds = _as_lists(state["predictor_batch_seconds"])

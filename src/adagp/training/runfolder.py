@@ -167,6 +167,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "predictor_seconds": sum(record.predictor_seconds for record in run.records),
         "phases": {phase: sum(record.phases[phase] for record in run.records) for phase in last.phases},
         "median_ms": run.median_ms(),
+        "diverged": run.diverged,
         "counts": last.counts,
         "quality": last.quality,
     }

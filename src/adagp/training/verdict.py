@@ -15,12 +15,14 @@ class Outcome:
         accuracies: Test accuracy of each seed, from 0 to 1.
         seconds: Mean training seconds.
         test_images: How many images the accuracies were measured on.
+        diverged: How many of its runs diverged; they count with the accuracy they ended with.
     """
 
     method: str
     accuracies: tuple[float, ...]
     seconds: float
     test_images: int
+    diverged: int = 0
 
     @property
     def mean(self) -> float:
@@ -71,7 +73,12 @@ def verdict(outcomes: list[Outcome], *, equal_time: bool = False) -> str:
         for rival in rivals
         if rival is not bp
     ]
-    return f"{'; '.join(parts)}. {_conclusion(reference, rivals)}"
+    lost = [
+        f" {outcome.method} diverged in {outcome.diverged} of {len(outcome.accuracies)} runs."
+        for outcome in outcomes
+        if outcome.diverged
+    ]
+    return f"{'; '.join(parts)}.{''.join(lost)} {_conclusion(reference, rivals)}"
 
 
 def _difference(reference: Outcome, rival: Outcome) -> str:
