@@ -468,7 +468,8 @@ class Batch:
         source = engine._sources[self.source[layer.name]]
         if source.needs_output:
             rows: Rows | None = engine._timed(lambda: source.gradient(layer, seen))
-            if rows is not None and not all(bool(block.isfinite().all()) for block in rows.blocks()):
+            # The sum is finite only if all entries are, and needs no memory of the rows' size.
+            if rows is not None and not all(bool(block.sum().isfinite()) for block in rows.blocks()):
                 logger.warning("step %d: the prediction for layer %r is not finite", self.step_index, layer.name)
                 self.failed = True
                 return None
