@@ -627,6 +627,7 @@ def test_misuse_is_named_with_the_remedy() -> None:
         (Plan(Phase.GP, "backprop"), "a GP plan has no backward, but layer '0'"),
         (Plan(Phase.BP, "backprop", {"nowhere": "zero"}), r"names \['nowhere'\]"),
         (Plan(Phase.BP, "oracle"), r"asks for \['oracle'\]"),
+        (Plan(Phase.BP, "backprop", {"1": "zero"}), "gives '1' 'zero', but it is not covered"),
         (Plan(Phase.GP, "predicted"), "predictor=None"),
     ],
 )

@@ -266,6 +266,9 @@ class AdaGP:
         strangers = plan.overrides.keys() - {row.layer for row in self._coverage.rows}
         if strangers:
             raise ValueError(f"the plan of step {self.step_index} names {sorted(strangers)}, which the model has not")
+        for name, source in plan.overrides.items():
+            if name not in self._signature and source not in ("backprop", "skip"):
+                raise ValueError(f"the plan of step {self.step_index} gives {name!r} {source!r}, but it is not covered")
         chosen = {layer.name: plan.source(layer.name) for layer in self._layers}
         if plan.phase is Phase.GP:
             graphs = [name for name, source in chosen.items() if self._sources[source].needs_graph]
@@ -385,8 +388,8 @@ class Batch:
     def _check_finite(self, loss: Tensor) -> None:
         if not loss.requires_grad:
             raise RuntimeError("the loss depends on no trainable parameter: compute it from the model's output")
-        if bool(torch.isfinite(loss).all()):
-            return
+        if self._scaler is not None or bool(torch.isfinite(loss).all()):
+            return  # a GradScaler skips the step by itself and lowers its scale
         bad = (name for name, parts in self._seen.items() if not all(part.output.isfinite().all() for part in parts))
         first = next(bad, None)
         where = (
@@ -483,20 +486,18 @@ class Batch:
     def _learn(self, seen: Mapping[str, Seen], truths: Mapping[str, Rows]) -> dict[str, Agreement]:
         """The predictor and the sources that remember learn from what was true; quality is recorded."""
         engine = self._engine
-        if not truths:
+        remembering = [source for source in engine._sources.values() if source.remembers]
+        if not truths or (engine._predictor is None and not remembering):
             return {}
         squares = _squares(truths)
-        sound = {name for name, values in squares.items() if all(value < float("inf") for value in values)}
+        sound = [name for name, values in squares.items() if all(value < float("inf") for value in values)]
         engine._counts["nonfinite"] += len(truths) - len(sound)
-        for source in engine._sources.values():
-            for name in truths:
-                if name in sound:
-                    source.learn(engine._by_name[name], truths[name])
+        for source in remembering:
+            for name in sound:
+                source.learn(engine._by_name[name], truths[name])
         if engine._predictor is None:
             return {}
-        lessons = [
-            Lesson(engine._by_name[name], seen[name], truths[name], squares[name]) for name in truths if name in sound
-        ]
+        lessons = [Lesson(engine._by_name[name], seen[name], truths[name], squares[name]) for name in sound]
         if not lessons:
             return {}
         with torch.enable_grad():

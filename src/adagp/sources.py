@@ -22,6 +22,8 @@ class Source:
     """Whether backward must reach this layer's weight."""
     needs_output = False
     """Whether the layer's output must be seen, so that the forward pass cannot be left out."""
+    remembers = False
+    """Whether it wants to be told true gradients."""
 
     def gradient(self, layer: Layer, seen: Seen | None) -> Rows | None:
         """The rows for this batch, or None to leave the layer alone."""
@@ -81,6 +83,8 @@ class Skip(Source):
 
 class Remembered(Source):
     """A running mean of the true gradients, or the last one."""
+
+    remembers = True
 
     def __init__(self, decay: float) -> None:
         """`decay` is the weight of the past; 0 remembers only the last true gradient."""
