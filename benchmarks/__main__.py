@@ -1,16 +1,19 @@
-"""Time and memory of each kind of batch, side by side in one run: `python -m benchmarks [--help]`.
+"""Time and memory of each kind of batch, side by side in one run: `python -m benchmarks`.
 
 For each network: a bare `no_grad` forward in training mode, a GP batch, a plain BP batch, and a BP batch with the
-predictor learning. The four take turns, so that whatever else the machine does falls on all of them; ratios are of
-medians. The last column is what the paper's schedule over 90 epochs then computes to in wall-clock time.
+predictor learning. The four take turns in an order drawn anew each round, so that whatever else the machine does falls
+on all of them; ratios are of medians. The last column is what the paper's schedule over 90 epochs then computes to in
+wall-clock time.
 """
 
 import argparse
 import json
 import platform
+import random
 import statistics
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -22,6 +25,7 @@ from adagp import AdaGP, Phase, Plan, models, schedules
 from adagp.training.memory import peak_bytes
 
 NETWORKS = ("resnet20", "vgg13", "mobilenet_v2")
+LAYOUTS = ("contiguous", "channels-last")
 GP_BUDGET, BP_BUDGET, MEMORY_BUDGET, SPEED_UP_GOAL = 1.15, 1.10, 1.10, 1.40
 
 
@@ -89,8 +93,8 @@ class Bench:
             work()
         seconds: dict[str, list[float]] = {kind: [] for kind in self.kinds}
         for turn in range(rounds):
-            order = list(self.kinds)
-            for kind in order[turn % 4 :] + order[: turn % 4]:
+            # A new order every round: what ran before leaves its mark on caches and on the allocator.
+            for kind in random.Random(turn).sample(list(self.kinds), len(self.kinds)):
                 start = perf_counter()
                 self.kinds[kind]()
                 seconds[kind].append(perf_counter() - start)
@@ -123,11 +127,9 @@ def processor() -> str:
 
 def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
-    lines = [
-        "| network | forward ms | GP ms | plain BP ms | BP ms | GP / forward | BP / plain BP | GP memory / inference "
-        "| speed-up, 90 epochs |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    header = ["network", "forward ms", "GP ms", "plain BP ms", "BP ms", "GP / forward", "BP / plain BP"]
+    header += ["GP memory / inference", "speed-up, 90 epochs"]
+    lines = [f"| {' | '.join(header)} |", "|---" * len(header) + "|"]
     for name, row in results.items():
         ms = row["ms"]
         lines.append(
@@ -160,15 +162,15 @@ def main() -> int:
     parser.add_argument("--networks", nargs="+", default=NETWORKS, choices=models.names(), help="which networks")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=12, help="interleaved repetitions; the median counts")
-    parser.add_argument("--channels-last", action="store_true", help="memory layout of images and weights")
+    parser.add_argument("--layouts", nargs="+", default=LAYOUTS, choices=LAYOUTS, help="of images and weights")
     parser.add_argument("--predictor", default="trusted", choices=("trusted", "paper"))
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     options = parser.parse_args()
     results = {}
-    for name in options.networks:
-        print(f"measuring {name} ...", file=sys.stderr)
-        bench = Bench(name, options.batch_size, options.channels_last, options.predictor)
-        results[name] = bench.measure(options.rounds)
+    for name, layout in product(options.networks, options.layouts):
+        print(f"measuring {name}, {layout} ...", file=sys.stderr)
+        bench = Bench(name, options.batch_size, layout == "channels-last", options.predictor)
+        results[f"{name}, {layout}"] = bench.measure(options.rounds)
     failed = verdicts(results)
     machine = f"{processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}, batch {options.batch_size}"
     if options.json:

@@ -21,6 +21,7 @@ from adagp.quality import Agreement, mean_absolute_percentage_errors
 from adagp.rows import Rows, RunningRows
 
 _MAPE_ROWS = 8
+_MAPE_EVERY = 8
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ class PaperPredictor:
         self._literal, self._seed = literal, seed
         self._turn = 0
         self._mean_squares: dict[str, list[float]] = {}
+        self._mapes: dict[str, float] = {}
 
     def attach(self, layers: Sequence[Layer]) -> None:
         """Size the last layer by the largest `fan_in`, with unit 0 for biases."""
@@ -217,7 +219,11 @@ class PaperPredictor:
             self._work(lesson, part, bases.get(lesson.layer.name), grad_last, 2 / len(lessons))
             for lesson, part in zip(lessons, parts, strict=True)
         ]
-        mapes = self._sampled_mapes(lessons, parts, bases)
+        if (
+            self._scheduler.last_epoch % _MAPE_EVERY == 0
+            or not {lesson.layer.name for lesson in lessons} <= self._mapes.keys()
+        ):
+            self._mapes.update(self._sampled_mapes(lessons, parts, bases))
         self._optimizer.zero_grad()
         self._last.grad = grad_last
         features.backward(torch.cat([work.grad_features for work in works]))
@@ -225,11 +231,11 @@ class PaperPredictor:
         self._scheduler.step()
         products = iter(torch.stack([product for work in works for product in work.products]).tolist())
         found = {}
-        for lesson, work, mape in zip(lessons, works, mapes, strict=True):
+        for lesson, work in zip(lessons, works, strict=True):
             dot, square = work.agree(products)
             true_square = sum(lesson.squares[: len(work.scales)])
             count = lesson.layer.out * (lesson.layer.fan_in + self._has_bias(lesson.layer))
-            found[lesson.layer.name] = Agreement(dot, square, true_square, count, mape)
+            found[lesson.layer.name] = Agreement(dot, square, true_square, count, self._mapes[lesson.layer.name])
             self._follow_scale(lesson)
         return found
 
@@ -264,8 +270,8 @@ class PaperPredictor:
 
     def _sampled_mapes(
         self, lessons: Sequence[Lesson], parts: Sequence[Tensor], bases: Mapping[str, Rows]
-    ) -> list[float]:
-        """MAPE of each weight on a few evenly spaced rows: the one figure that needs predictions written out."""
+    ) -> dict[str, float]:
+        """MAPE of each weight, on a few rows: the one figure that needs predictions written out."""
         predicted, true = [], []
         for lesson, features in zip(lessons, parts, strict=True):
             pick = slice(None, None, max(1, lesson.layer.out // _MAPE_ROWS))
@@ -273,7 +279,8 @@ class PaperPredictor:
             sample = None if base is None else Rows(base.weight[pick], None)
             predicted.append(self._rows(lesson.layer, features[pick], sample).weight.flatten())
             true.append(lesson.truth.weight[pick].to(self._last.device).flatten())
-        return mean_absolute_percentage_errors(predicted, true)
+        errors = mean_absolute_percentage_errors(predicted, true)
+        return {lesson.layer.name: error for lesson, error in zip(lessons, errors, strict=True)}
 
     def _follow_scale(self, lesson: Lesson) -> None:
         new = _mean_squares(lesson.layer, lesson.squares)
@@ -296,6 +303,7 @@ class PaperPredictor:
             "optimizer": self._optimizer.state_dict(),
             "scheduler": {"last_epoch": self._scheduler.last_epoch},
             "mean_squares": {name: list(values) for name, values in self._mean_squares.items()},
+            "mapes": dict(self._mapes),
             "turn": self._turn,
         }
 
@@ -312,6 +320,7 @@ class PaperPredictor:
         self._optimizer.load_state_dict(state["optimizer"])
         self._scheduler.last_epoch = state["scheduler"]["last_epoch"]
         self._mean_squares = {name: list(values) for name, values in state["mean_squares"].items()}
+        self._mapes = dict(state["mapes"])
         self._turn = state["turn"]
 
 
