@@ -119,6 +119,19 @@ def test_fashion_mnist_from_idx_files(tmp_path: Path, below: str) -> None:
     assert torch.equal(dataset.test.labels, parts[IDX[3]].long())
 
 
+def test_fashion_mnist_from_unpacked_idx_files(tmp_path: Path) -> None:
+    parts = _write_fashion(tmp_path / "root")
+    for packed in (tmp_path / "root").glob("*-labels-*.gz"):
+        packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
+        packed.unlink()
+    dataset = data.load("fashion-mnist", tmp_path / "root")
+    assert torch.equal(dataset.train.labels, parts[IDX[1]].long())
+    assert torch.equal(dataset.test.images[:, 0], parts[IDX[2]])
+    (tmp_path / "root" / "t10k-labels-idx1-ubyte").write_bytes(b"no idx")
+    with pytest.raises(data.CorruptDataError, match=r"t10k-labels-idx1-ubyte: no idx"):
+        data.load("fashion-mnist", tmp_path / "root")
+
+
 def test_root_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _write_fashion(tmp_path / "root")
     monkeypatch.setenv("ADAGP_DATA", str(tmp_path / "root"))
@@ -195,6 +208,16 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None
         write_atomically(path, _fail)
     assert path.read_bytes() == b"old"
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_permissions_follow_the_umask(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        write_atomically(tmp_path / "file", lambda file: file.write(b"x"))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o666 & ~mask
 
 
 def _fail(file: object) -> None:

@@ -61,6 +61,7 @@ def load_cifar10(root: Path | None = None, *, checksums: Mapping[str, str] = MD5
         _log.info("reading CIFAR-10 from %s; this is done once", source)
         tensors = _read_source(source, checksums)
         try:
+            cached.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(cached, lambda file: torch.save(tensors, file))
         except OSError as error:
             _log.warning("%s: not cached (%s); set ADAGP_CACHE to a folder with room to start faster", cached, error)

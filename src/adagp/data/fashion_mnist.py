@@ -1,4 +1,4 @@
-"""Fashion-MNIST, 28x28 grey, from its idx files (Xiao et al., 2017)."""
+"""Fashion-MNIST, 28x28 grey, from its idx files, gzipped or not (Xiao et al., 2017)."""
 
 import gzip
 import struct
@@ -12,7 +12,7 @@ from adagp.data.files import CorruptDataError, MissingDataError
 from adagp.data.registry import DataSet, Split, register
 
 SYSTEM_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # where Debian's dataset-fashion-mnist puts the files
-_FILES = tuple(f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
+_FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
 _MAX_BYTES = 100_000_000  # twice the largest file unpacked: no archive can fill the memory
 
 
@@ -24,12 +24,12 @@ def load_fashion_mnist(root: Path | None = None, *, system_folder: Path = SYSTEM
         MissingDataError: if the four files are not together in one of the folders looked at.
         CorruptDataError: if a file is cut short or is no idx file.
     """
-    folder = _find(root, system_folder)
-    train_images, train_labels, test_images, test_labels = (read_idx(folder / name) for name in _FILES)
+    paths = _find(root, system_folder)
+    train_images, train_labels, test_images, test_labels = (read_idx(path) for path in paths)
     return DataSet(
         name="fashion-mnist",
-        train=_split(folder / _FILES[0], train_images, train_labels),
-        test=_split(folder / _FILES[2], test_images, test_labels),
+        train=_split(paths[0], train_images, train_labels),
+        test=_split(paths[2], test_images, test_labels),
         num_classes=10,
         channels=1,
         size=28,
@@ -39,16 +39,18 @@ def load_fashion_mnist(root: Path | None = None, *, system_folder: Path = SYSTEM
 
 
 def read_idx(path: Path) -> Tensor:
-    """Read a gzipped idx file of unsigned bytes: two zeros, type 8, rank, the sizes as big-endian 32 bit, the data.
+    """Read an idx file of unsigned bytes, gzipped if its name ends in .gz.
+
+    That is two zeros, type 8, rank, the sizes as big-endian 32 bit, the data.
 
     Raises:
         CorruptDataError: if the header or the length does not fit this.
     """
     try:
-        with gzip.open(path) as file:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content = file.read(_MAX_BYTES)
     except (OSError, EOFError, zlib.error) as error:
-        raise CorruptDataError(f"{path}: cannot be unpacked ({error}); get the file again") from error
+        raise CorruptDataError(f"{path}: cannot be read ({error}); get the file again") from error
     if len(content) < 4 or content[:3] != b"\0\0\x08":
         raise CorruptDataError(f"{path}: no idx file of unsigned bytes; get the file again")
     rank = content[3]
@@ -56,7 +58,7 @@ def read_idx(path: Path) -> Tensor:
     shape = struct.unpack(f">{rank}I", content[4:start]) if len(content) >= start else ()
     expected = start + torch.Size(shape).numel()
     if not shape or len(content) != expected:
-        raise CorruptDataError(f"{path}: {len(content)} bytes unpacked, its header says {expected}; get the file again")
+        raise CorruptDataError(f"{path}: {len(content)} bytes, its header says {expected}; get the file again")
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)[start:].reshape(shape)
 
 
@@ -68,18 +70,25 @@ def _split(path: Path, images: Tensor, labels: Tensor) -> Split:
     return Split(images.unsqueeze(1), labels.long())
 
 
-def _find(root: Path | None, system_folder: Path) -> Path:
+def _find(root: Path | None, system_folder: Path) -> list[Path]:
     folders = [root, root / "fashion-mnist"] if root else []
     folders.append(system_folder)
     for folder in folders:
-        if all((folder / name).is_file() for name in _FILES):
-            return folder
+        found = [_either(folder / name) for name in _FILES]
+        if all(path.is_file() for path in found):
+            return found
     raise MissingDataError(
         "fashion-mnist: the files\n  "
-        + "\n  ".join(_FILES)
-        + "\nare not together in any of: "
+        + "\n  ".join(f"{name}.gz" for name in _FILES)
+        + "\n(or the same unpacked, without .gz) are not together in any of: "
         + ", ".join(str(folder) for folder in folders)
         + ".\nOn Debian: apt-get install dataset-fashion-mnist. Elsewhere: take them from"
         + " https://github.com/zalandoresearch/fashion-mnist (data/fashion) and name their folder"
         + " by --data-root or ADAGP_DATA."
     )
+
+
+def _either(path: Path) -> Path:
+    """The gzipped file where there is one, else the name of the unpacked one."""
+    packed = path.with_name(f"{path.name}.gz")
+    return packed if packed.is_file() else path

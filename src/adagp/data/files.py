@@ -1,8 +1,9 @@
 """What the loaders share: finding packaged files, the cache folder, whole-or-nothing writing, a fair split."""
 
+import contextlib
 import importlib.util
 import os
-import tempfile
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
@@ -44,24 +45,38 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "adagp"
 
 
-def write_atomically(path: Path, write: Callable[[IO[bytes]], None]) -> None:
+def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Let `write` fill a file that appears under `path` whole or not at all, also when two processes do so at once.
 
+    The bytes go to a temporary file in the same folder and reach the disk before the name changes, so a full disk, a
+    crash or a power cut leaves the previous file untouched. The file's permissions follow the user's umask.
+
     Raises:
-        OSError: if the folder cannot be written to or is full; what stood at `path` before is then untouched.
+        OSError: When the bytes could not be written; what stood at `path` before is then untouched.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut, where the system can open folders."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def interleaved_order(labels: Tensor) -> Tensor:

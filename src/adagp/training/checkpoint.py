@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from adagp.training.errors import CheckpointError
-from adagp.training.files import write_atomic
+from adagp.training.files import write_bytes
 
 FORMAT = b"adagp-checkpoint-1"
 _LONGEST_HEADER = 256
@@ -30,7 +30,7 @@ def save(path: Path, state: dict[str, Any]) -> None:
     body = buffer.getvalue()
     header = b"%s %s %d\n" % (FORMAT, hashlib.sha256(body).hexdigest().encode(), len(body))
     try:
-        write_atomic(path, header + body)
+        write_bytes(path, header + body)
     except OSError as error:
         kept = "the previous checkpoint is untouched" if path.exists() else "there is no earlier checkpoint"
         raise CheckpointError(

@@ -17,7 +17,7 @@ import torch
 from adagp.training import checkpoint
 from adagp.training.environment import describe
 from adagp.training.errors import CheckpointError, RunFolderError
-from adagp.training.files import write_atomic, write_json
+from adagp.training.files import write_bytes, write_json
 from adagp.training.interrupt import Interrupt
 from adagp.training.loop import EpochRecord, Run
 from adagp.training.observers import Observer
@@ -195,7 +195,7 @@ def write_file(path: Path, content: Any) -> None:
     """
     try:
         if isinstance(content, bytes):
-            write_atomic(path, content)
+            write_bytes(path, content)
         else:
             write_json(path, content)
     except OSError as error:
