@@ -1,7 +1,10 @@
 import errno
+import json
 import os
+import platform
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,10 @@ import torch
 
 import adagp
 from adagp.data import DataSet
-from adagp.training import CheckpointError, Recipe, Run, RunFolder, RunFolderError, checkpoint
-from adagp.training.files import write_atomic, write_json
+from adagp.training import CheckpointError, Recipe, Run, RunFolder, RunFolderError, checkpoint, train
+from adagp.training.files import write_bytes, write_json
+from adagp.training.interrupt import Interrupt
+from adagp.training.observers import Observer
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -91,11 +96,11 @@ def test_a_file_size_limit_stops_the_write_whole(tmp_path: Path) -> None:
     """The operating system cuts a real write short, in a process of its own."""
     script = (
         "import resource, pathlib, sys\n"
-        "from adagp.training.files import write_atomic\n"
+        "from adagp.training.files import write_bytes\n"
         "path = pathlib.Path(sys.argv[1])\n"
-        "write_atomic(path, b'old')\n"
+        "write_bytes(path, b'old')\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-        "try:\n    write_atomic(path, b'x' * 100_000)\n"
+        "try:\n    write_bytes(path, b'x' * 100_000)\n"
         "except OSError as error:\n    print(error.strerror)\n"
     )
     answer = subprocess.run(
@@ -113,7 +118,7 @@ def test_a_file_size_limit_stops_the_write_whole(tmp_path: Path) -> None:
 def test_json_has_no_word_for_nan(tmp_path: Path) -> None:
     write_json(tmp_path / "x.json", {"a": float("nan"), "b": [float("inf"), 1.0]})
     assert (tmp_path / "x.json").read_text().split() == ["{", '"a":', "null,", '"b":', "[", "null,", "1.0", "]", "}"]
-    write_atomic(tmp_path / "x.json", b"{}")
+    write_bytes(tmp_path / "x.json", b"{}")
     assert (tmp_path / "x.json").read_bytes() == b"{}"
 
 
@@ -138,13 +143,53 @@ def test_run_folder(tmp_path: Path, recipe: Recipe, digits: DataSet) -> None:
         folder.restore(stranger)
 
 
-def test_environment_names_no_place(tmp_path: Path, recipe: Recipe) -> None:
-    import platform
-
+def test_a_run_killed_after_its_last_checkpoint_still_gets_its_files(
+    tmp_path: Path, recipe: Recipe, digits: DataSet
+) -> None:
+    recipe = recipe.replace(epochs=1)
     folder = RunFolder(tmp_path / "run")
     folder.prepare(recipe, torch.device("cpu"), resume=False)
-    environment: dict[str, Any] = folder.environment()
-    assert environment["versions"]["torch"] == torch.__version__.partition("+")[0] or environment["versions"]["torch"]
+    run = Run(recipe, digits)
+    whole = train(run, folder, observer=Observer(), interrupt=Interrupt())
+    names = ("result.json", "model.pt", "metrics.json", "quality.json")
+    before = {name: (folder.path / name).read_bytes() for name in names}
+    for name in names:
+        (folder.path / name).unlink()
+    again = Run(recipe, digits)
+    assert folder.restore(again)
+    assert train(again, folder, observer=Observer(), interrupt=Interrupt()) == whole
+    for name in ("result.json", "metrics.json", "quality.json"):
+        assert (folder.path / name).read_bytes() == before[name]
+    saved = torch.load(folder.path / "model.pt", weights_only=True)
+    assert all(torch.equal(saved[name], value) for name, value in run.model.state_dict().items())
+
+
+@pytest.mark.parametrize("threads", [None, 1, 3])
+def test_environment_is_true_and_names_no_place(tmp_path: Path, recipe: Recipe, threads: int | None) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.prepare(recipe.replace(threads=threads), torch.device("cpu"), resume=False)
+    environment = json.loads((folder.path / "environment.json").read_text())
+    assert environment["versions"]["torch"] == metadata.version("torch")
+    assert environment["threads"] == (threads or torch.get_num_threads())
     text = str(environment)
     assert "/" not in text.replace("/ ", "")
     assert platform.node() not in text
+
+
+def test_threads_are_the_recipes_while_training_and_nobody_elses_after(
+    tmp_path: Path, recipe: Recipe, digits: DataSet
+) -> None:
+    outside = torch.get_num_threads()
+    seen: list[int] = []
+
+    class Look(Observer):
+        def on_epoch(self, run: Run, record: object) -> None:
+            seen.append(torch.get_num_threads())
+
+    recipe = recipe.replace(epochs=1, threads=outside + 1)
+    folder = RunFolder(tmp_path / "run")
+    folder.prepare(recipe, torch.device("cpu"), resume=False)
+    run = Run(recipe, digits)
+    assert torch.get_num_threads() == outside
+    train(run, folder, observer=Look(), interrupt=Interrupt())
+    assert (seen, torch.get_num_threads()) == ([outside + 1], outside)

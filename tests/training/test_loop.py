@@ -6,15 +6,36 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from adagp import models
+from adagp import models, schedules
 from adagp.data import Batches, DataSet
-from adagp.training import CheckpointError, DivergedError, Recipe, RecipeError, Run, lr, methods
+from adagp.training import CheckpointError, DivergedError, Recipe, RecipeError, Run, TrainingError, lr, methods
+from adagp.training.runfolder import summarise
 
 
 @models.register("test-dropout")
 def dropout_model(*, num_classes: int, in_channels: int) -> nn.Module:
     """Draws random numbers in every forward, as the models of the zoo do not."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64 * in_channels, 20), nn.Dropout(0.5), nn.Linear(20, num_classes))
+
+
+@models.register("test-twice")
+class Twice(nn.Module):
+    """Runs one layer twice, which immediate updates cannot serve."""
+
+    def __init__(self, *, num_classes: int, in_channels: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64 * in_channels, 64 * in_channels), nn.Linear(64 * in_channels, num_classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(self.first(images.flatten(1)).relu()))  # type: ignore[no-any-return]
+
+
+@models.register("test-huge")
+class Huge(Twice):
+    """Asks for more memory than any machine has."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.empty(2**58) + super().forward(images)
 
 
 def finish(run: Run) -> Run:
@@ -177,6 +198,32 @@ def test_divergence_names_place_and_remedy(recipe: Recipe, digits: DataSet) -> N
     run = Run(recipe.replace(method="bp", lr=1e9), digits)
     with pytest.raises(DivergedError, match=r"bp seed 0, epoch 1, batch \d+.*[Ll]ower"):
         finish(run)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "test-twice", "immediate": True, "warmup_epochs": 0}, r"adagp seed 0, epoch 1, batch \d+: .*first"),
+        ({"model": "test-huge", "method": "bp"}, r"bp seed 0, epoch 1, batch 1: .*memory.*lower batch_size"),
+    ],
+)
+def test_what_stops_the_work_is_one_line_with_its_place(
+    recipe: Recipe, digits: DataSet, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TrainingError, match=message) as caught:
+        finish(Run(recipe.replace(**changes), digits))
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_reasons_of_the_adaptive_schedule_are_recorded_once(recipe: Recipe, digits: DataSet) -> None:
+    recipe = recipe.replace(method="adaptive", epochs=4, warmup_epochs=0.2)
+    run = finish(Run(recipe, digits))
+    assert isinstance(run.schedule, schedules.Adaptive)
+    assert run.schedule.explain() != []
+    assert [reason for record in run.records for reason in record.reasons] == run.schedule.explain()
+    assert summarise(run)["reasons"] == run.schedule.explain()
+    assert sum(bool(record.reasons) for record in finish(Run(recipe.replace(method="adagp"), digits)).records) == 0
 
 
 def test_regex_that_matches_nothing(recipe: Recipe, digits: DataSet) -> None:

@@ -1,7 +1,6 @@
 """Several methods over several seeds under one protocol, advanced in turns so that all meet the same machine."""
 
 import dataclasses
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +21,6 @@ from adagp.training.observers import Observer
 from adagp.training.recipe import Recipe
 from adagp.training.runfolder import CHECKPOINT_SECONDS, RunFolder, make_folder, read_file, train_epoch, write_file
 from adagp.training.verdict import REFERENCES, Outcome, verdict
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -252,7 +249,7 @@ def _prepare(settings: Settings, path: Path, device: torch.device, *, resume: bo
         raise RunFolderError(f"folder '{path}' holds a single run, not a comparison: choose another --out")
     if not (path / "compare.json").exists():
         make_folder(path)
-        write_file(path / "environment.json", describe(device))
+        write_file(path / "environment.json", describe(device, settings.recipe.threads))
         write_file(path / "compare.json", settings.to_dict())
         return
     if not resume:

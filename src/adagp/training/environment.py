@@ -3,6 +3,8 @@
 import os
 import platform
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,29 @@ import torch
 _PACKAGES = ("adagp", "torch", "numpy", "matplotlib", "typer", "rich")
 
 
-def describe(device: torch.device) -> dict[str, Any]:
-    """Versions, processor and threads: what a reader needs to judge seconds; no paths, no host name."""
+@contextmanager
+def cpu_threads(count: int | None) -> Iterator[None]:
+    """PyTorch works with `count` threads inside, and as before outside; None changes nothing."""
+    before = torch.get_num_threads()
+    if count is not None:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def describe(device: torch.device, threads: int | None = None) -> dict[str, Any]:
+    """Versions, processor and threads: what a reader needs to judge seconds; no paths, no host name.
+
+    `threads` are those the recipe asks for; None: PyTorch's own choice.
+    """
     return {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
+        "threads": threads or torch.get_num_threads(),
         "device": device.type,
         "device_name": _processor()
         if device.type == "cpu"

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -11,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from adagp import AdaGP, NonFiniteError, models
+from adagp import AdaGP, NonFiniteError, models, schedules
 from adagp.data import Batches, DataSet
+from adagp.schedules import Schedule
 from adagp.training import lr, methods
 from adagp.training.clock import clock
-from adagp.training.errors import CheckpointError, DivergedError, RecipeError
+from adagp.training.errors import CheckpointError, DivergedError, RecipeError, TrainingError
 from adagp.training.memory import peak_bytes
-from adagp.training.methods import Schedule
 from adagp.training.observers import BatchEvent
 from adagp.training.randomness import RandomState
 from adagp.training.recipe import Recipe
@@ -43,6 +44,7 @@ class EpochRecord:
         train_seconds: Seconds in the run so far, all phases, without evaluation.
         counts: Layer updates applied per source in the run so far, and fallbacks.
         quality: Per covered layer the running figures of the predictions; empty without a predictor.
+        reasons: Why an adaptive schedule changed its k:m in this epoch; empty for the others.
     """
 
     epoch: int
@@ -57,6 +59,7 @@ class EpochRecord:
     train_seconds: float
     counts: dict[str, int]
     quality: dict[str, dict[str, float]]
+    reasons: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -98,9 +101,7 @@ class Run:
         self.recipe = recipe
         self.device = device or torch.device("cpu")
         self._clock = clock(self.device)
-        if recipe.threads is not None:
-            torch.set_num_threads(recipe.threads)
-        self._train_batches, self._test_batches = _batches(recipe, dataset)
+        self._train_batches, self._test_batches = _train_batches(recipe, dataset), _test_batches(recipe, dataset)
         self.steps_per_epoch = len(self._train_batches)
         self.test_images = self._test_batches.images_per_epoch
         self.total_steps = recipe.steps or recipe.epochs * self.steps_per_epoch
@@ -108,7 +109,7 @@ class Run:
         self.ladder = recipe.ladder(self.total_steps, self.steps_per_epoch)
         method = methods.get(recipe.method)
         self._random = RandomState(recipe.seed, self.device)
-        with self._random:
+        with self._random, _explained(self.name):
             self.model = _build_model(recipe, dataset).to(self.device)
             self.optimizer = _build_optimizer(recipe, self.model)
             self.schedule = schedule or method.schedule(
@@ -165,6 +166,7 @@ class Run:
 
         Raises:
             DivergedError: When the loss is NaN or infinite.
+            TrainingError: When the engine or PyTorch refuses to, for example for want of memory.
         """
         step = self.step_index
         plan = self.gp.next_plan()
@@ -179,10 +181,8 @@ class Run:
 
         with self._random:
             begin = self._clock()
-            try:
+            with _explained(f"{self.name}, epoch {epoch + 1}, batch {index + 1}"):
                 loss_tensor = self.gp.step(closure)
-            except NonFiniteError as error:
-                raise DivergedError(f"{self.name}, epoch {epoch + 1}, batch {index + 1}: {error}") from error
             seconds = self._clock() - begin
         predictor_seconds = self.gp.predictor_seconds - predictor_before
         loss = None if loss_tensor is None else float(loss_tensor)
@@ -206,6 +206,7 @@ class Run:
             train_seconds=self.train_seconds,
             counts=dict(self.gp.counts()),
             quality=self._quality(),
+            reasons=self._new_reasons(),
         )
         if self._plateau is not None:
             self._plateau.step(test_loss)
@@ -219,7 +220,10 @@ class Run:
         return self.finish_epoch()
 
     def peak_bytes(self) -> int:
-        """Train one batch and tell the most memory it held above the resting model; slow, and outside of the clock."""
+        """Train one batch and tell the most memory it held above the resting model.
+
+        The batch moves the run on like any other, only slower: measure on a run made for it.
+        """
         self.optimizer.zero_grad(set_to_none=True)
         self._feed.forget()
         return peak_bytes(self.step, self.device)
@@ -229,7 +233,7 @@ class Run:
         self.model.eval()
         loss = 0.0
         right = images_seen = 0
-        with torch.no_grad(), self._random:
+        with torch.no_grad(), self._random, _explained(f"{self.name}, evaluation"):
             for batch in self._test_batches.epoch(0):
                 images, labels = self._prepare(batch)
                 scores = self.model(images)
@@ -315,6 +319,27 @@ class Run:
             for layer, seen in self.gp.quality().items()
         }
 
+    def _new_reasons(self) -> list[str]:
+        """What the schedule gives as reasons beyond those already recorded; each names its step, so none repeats."""
+        if not isinstance(self.schedule, schedules.Adaptive):
+            return []
+        known = {reason for record in self.records for reason in record.reasons}
+        return [reason for reason in self.schedule.explain() if reason not in known]
+
+
+@contextmanager
+def _explained(place: str) -> Iterator[None]:
+    """Turn what PyTorch and the engine refuse while they work into one line that says where it happened."""
+    try:
+        yield
+    except NonFiniteError as error:
+        raise DivergedError(f"{place}: {error}") from error
+    except (RuntimeError, MemoryError) as error:
+        text = str(error).strip() or type(error).__name__
+        short = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in text
+        remedy = "; there is not enough memory: lower batch_size or take a smaller model" if short else ""
+        raise TrainingError(f"{place}: {text.splitlines()[0]}{remedy}") from error
+
 
 class _Feed:
     """Fetches a batch only when a closure asks, so that batches trained without a forward pass cost no loading."""
@@ -340,14 +365,23 @@ class _Feed:
         return self._last
 
 
-def _batches(recipe: Recipe, dataset: DataSet) -> tuple[Batches, Batches]:
+def steps_per_epoch(recipe: Recipe, dataset: DataSet) -> int:
+    """How many batches an epoch of a run has.
+
+    Raises:
+        RecipeError: When the data does not fill one batch.
+    """
+    return len(_train_batches(recipe, dataset))
+
+
+def _train_batches(recipe: Recipe, dataset: DataSet) -> Batches:
     images = min(len(dataset.train.labels), recipe.train_limit or len(dataset.train.labels))
     if images < recipe.batch_size:
         raise RecipeError(
             f"batch_size = {recipe.batch_size} is larger than the {images} training images of '{dataset.name}', so an "
             "epoch would hold no full batch: lower batch_size"
         )
-    train = Batches(
+    return Batches(
         dataset.train,
         recipe.batch_size,
         seed=recipe.seed,
@@ -357,7 +391,10 @@ def _batches(recipe: Recipe, dataset: DataSet) -> tuple[Batches, Batches]:
         augment=dataset.augment if recipe.augment else None,
         limit=recipe.train_limit,
     )
-    test = Batches(
+
+
+def _test_batches(recipe: Recipe, dataset: DataSet) -> Batches:
+    return Batches(
         dataset.test,
         EVALUATION_BATCH,
         seed=recipe.seed,
@@ -366,7 +403,6 @@ def _batches(recipe: Recipe, dataset: DataSet) -> tuple[Batches, Batches]:
         std=dataset.std,
         limit=recipe.test_limit,
     )
-    return train, test
 
 
 def _build_model(recipe: Recipe, dataset: DataSet) -> nn.Module:

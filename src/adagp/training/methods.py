@@ -1,11 +1,9 @@
 """The methods `train` and `compare` know: one table from which the command line's help is generated too."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from adagp import Plan, schedules
-
-Schedule = Callable[[int], Plan]
+from adagp import schedules
+from adagp.schedules import Schedule
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ _METHODS = (
     Method("mean", "the ladder; GP batches apply the running mean of true gradients, without a forward", "mean"),
     Method("last", "the ladder; GP batches repeat the last true gradient, without a forward", "last"),
     Method("zero", "the ladder; GP batches apply gradient 0: momentum and weight decay alone move the weights", "zero"),
-    Method("short-bp", "plain backpropagation given only ADA-GP's measured time, learning rate fully decayed"),
+    Method("short-bp", "plain backpropagation given only ADA-GP's measured time, its learning rate fitted to it"),
 )
 _BY_NAME = {method.name: method for method in _METHODS}
 

@@ -7,7 +7,6 @@ as the run goes; `result.json` and `model.pt` (plain weights) appear when it is 
 import dataclasses
 import io
 import json
-import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,13 @@ from typing import Any
 import torch
 
 from adagp.training import checkpoint
-from adagp.training.environment import describe
+from adagp.training.environment import cpu_threads, describe
 from adagp.training.errors import CheckpointError, RunFolderError
 from adagp.training.files import write_bytes, write_json
 from adagp.training.interrupt import Interrupt
-from adagp.training.loop import EpochRecord, Run
+from adagp.training.loop import Run
 from adagp.training.observers import Observer
 from adagp.training.recipe import Recipe
-
-logger = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 30.0
 
@@ -59,7 +56,7 @@ class RunFolder:
                 )
             return
         make_folder(self.path)
-        write_file(self.path / "environment.json", describe(device))
+        write_file(self.path / "environment.json", describe(device, recipe.threads))
         write_file(self.path / "recipe.json", recipe.to_dict())
 
     def holds_run(self) -> bool:
@@ -74,12 +71,10 @@ class RunFolder:
         """
         return Recipe.from_mapping(read_file(self.path / "recipe.json"))
 
-    def environment(self) -> dict[str, Any]:
-        """What the run was started on."""
-        return read_file(self.path / "environment.json")
-
     def restore(self, run: Run) -> bool:
         """Bring `run` to where its checkpoint is; False when it has none yet.
+
+        A run that is finished there gets its other files again: it may have been killed before they were written.
 
         Raises:
             CheckpointError: When the checkpoint is damaged or of another run.
@@ -90,23 +85,25 @@ class RunFolder:
             run.load_state_dict(checkpoint.load(self.checkpoint_path, run.device))
         except CheckpointError as error:
             raise CheckpointError(f"'{self.path}' cannot be resumed: {error}") from error
+        if run.finished:
+            self._write_results(run)
         return True
 
     def save(self, run: Run) -> None:
         """Save where `run` is, the checkpoint first: the other files can be made from it again."""
         checkpoint.save(self.checkpoint_path, run.state_dict())
-        self._write_records(run.records)
+        self._write_results(run)
+
+    def _write_results(self, run: Run) -> None:
+        metrics = [dataclasses.asdict(record) for record in run.records]
+        quality = [{"epoch": record["epoch"], "layers": record.pop("quality")} for record in metrics]
+        write_file(self.path / "metrics.json", metrics)
+        write_file(self.path / "quality.json", quality)
         if run.finished:
             weights = io.BytesIO()
             torch.save(run.model.state_dict(), weights)
             write_file(self.path / "model.pt", weights.getvalue())
             write_file(self.path / "result.json", summarise(run))
-
-    def _write_records(self, records: list[EpochRecord]) -> None:
-        metrics = [dataclasses.asdict(record) for record in records]
-        quality = [{"epoch": record["epoch"], "layers": record.pop("quality")} for record in metrics]
-        write_file(self.path / "metrics.json", metrics)
-        write_file(self.path / "quality.json", quality)
 
 
 def train_epoch(
@@ -144,10 +141,11 @@ def train(
     interrupt: Interrupt,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> dict[str, Any]:
-    """Train `run` to its end and return the content of `result.json`; see `train_epoch`."""
+    """Train `run` to its end with its recipe's threads and return the content of `result.json`; see `train_epoch`."""
     observer.on_start([run])
-    while not run.finished:
-        train_epoch(run, folder, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds)
+    with cpu_threads(run.recipe.threads):
+        while not run.finished:
+            train_epoch(run, folder, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds)
     return summarise(run)
 
 
@@ -170,6 +168,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "diverged": run.diverged,
         "counts": last.counts,
         "quality": last.quality,
+        "reasons": [reason for record in run.records for reason in record.reasons],
     }
 
 
