@@ -8,13 +8,11 @@ wall-clock time.
 
 import argparse
 import json
-import platform
 import random
 import statistics
 import sys
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -22,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from adagp import AdaGP, Phase, Plan, models, schedules
+from adagp.training.environment import describe
 from adagp.training.memory import peak_bytes
 
 NETWORKS = ("resnet20", "vgg13", "mobilenet_v2")
@@ -118,13 +117,6 @@ def speed_up(gp: float, bp: float, plain: float, epochs: int = 90, steps_per_epo
     return plain * steps / (gp * gp_batches + bp * (steps - gp_batches))
 
 
-def processor() -> str:
-    """The name of this machine's processor, where Linux tells it."""
-    info = Path("/proc/cpuinfo")
-    names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
 def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
     header = ["network", "forward ms", "GP ms", "plain BP ms", "BP ms", "GP / forward", "BP / plain BP"]
@@ -172,7 +164,8 @@ def main() -> int:
         bench = Bench(name, options.batch_size, layout == "channels-last", options.predictor)
         results[f"{name}, {layout}"] = bench.measure(options.rounds)
     failed = verdicts(results)
-    machine = f"{processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}, batch {options.batch_size}"
+    here = describe(torch.device("cpu"))
+    machine = f"{here['processor']}, {here['threads']} threads, torch {torch.__version__}, batch {options.batch_size}"
     if options.json:
         print(json.dumps({"machine": machine, "networks": results, "over_budget": failed}, indent=2))
     else:

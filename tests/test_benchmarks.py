@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from benchmarks.__main__ import speed_up, verdicts
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.nets import batches, build, equal_parameters, loss_of, sgd, small_cnn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from adagp import AdaGP, NonFiniteError, Phase, Plan, schedules
 from adagp.predictor import PaperPredictor, Seen
 from adagp.rows import Rows
+from tests.nets import batches, build, equal_parameters, loss_of, sgd, small_cnn
 
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-3),
@@ -202,7 +202,7 @@ def test_a_source_with_nothing_to_give_yet_counts_as_skip() -> None:
     model = build()
     gp = AdaGP(model, sgd(model), schedules.fixed(1, 1, source="last"), None)
     run(gp, model, batches(3))
-    assert gp.counts() == {"skip": 4, "backprop": 4, "nonfinite": 0, "last": 4}
+    assert gp.counts() == {"skip": 4, "backprop": 4, "last": 4}
 
 
 @pytest.mark.parametrize("source", ["last", "mean", "zero", "skip"])
@@ -268,11 +268,39 @@ def test_the_state_of_another_model_is_refused_by_name() -> None:
         gp.load_state_dict(AdaGP(other, sgd(other), schedules.fixed(1, 1)).state_dict())
     with pytest.raises(ValueError, match="no AdaGP state"):
         gp.load_state_dict({"weights": 1})
-    with pytest.raises(ValueError, match="another predictor or schedule"):
-        gp.load_state_dict(AdaGP(model, sgd(model), schedules.always_backprop(), None).state_dict())
+    for other_gp, part in (
+        (
+            AdaGP(model, sgd(model), schedules.fixed(1, 1), "paper"),
+            r"predictor \(PaperPredictor, here TrustedPredictor",
+        ),
+        (AdaGP(model, sgd(model), schedules.adaptive(1)), r"schedule \(Adaptive, here Ladder"),
+        (
+            AdaGP(model, sgd(model), schedules.fixed(1, 1, source="mean")),
+            r"sources \(backprop, mean, here backprop, pre",
+        ),
+    ):
+        run(other_gp, model, batches(2))
+        with pytest.raises(ValueError, match=f"saved with another {part}"):
+            gp.load_state_dict(other_gp.state_dict())
+        assert gp.step_index == 0
     small = AdaGP(model, sgd(model), schedules.fixed(1, 1), PaperPredictor(grid=2))
-    with pytest.raises(ValueError, match="same grid and channels"):
-        small.load_state_dict(AdaGP(model, sgd(model), schedules.fixed(1, 1), PaperPredictor()).state_dict())
+    with pytest.raises(ValueError, match=r"has grid=4, this one grid=2: build it with the same options"):
+        small.load_state_dict(AdaGP(model, sgd(model), schedules.fixed(1, 1), "paper").state_dict())
+    assert small.step_index == 0
+
+
+def test_a_state_is_a_snapshot() -> None:
+    model = build()
+    gp = AdaGP(model, sgd(model), schedules.always_backprop())
+    run(gp, model, batches(2))
+    state = gp.state_dict()
+    before = copy.deepcopy(state)
+    run(gp, model, batches(2))
+    kept, now = before["predictor"]["means"]["rows"], state["predictor"]["means"]["rows"]
+    assert all(torch.equal(a, b) for name in kept for a, b in zip(kept[name], now[name], strict=True))
+    assert torch.equal(
+        before["predictor"]["network"]["conv"]["weight"], state["predictor"]["network"]["conv"]["weight"]
+    )
 
 
 # ---- 7: an untrained predictor changes nothing
@@ -293,6 +321,14 @@ def test_the_literal_recipe_does_change_the_weights_untrained() -> None:
     gp = AdaGP(model, sgd(model), schedules.fixed(1, 0), "literal")
     run(gp, model, batches(1))
     assert not torch.equal(before, model[0].weight)
+
+
+def test_after_one_lesson_predictions_are_still_next_to_nothing() -> None:
+    """The output layer starts at zero, so the first steps of Adam at 1e-4 cannot make a prediction of any size."""
+    model = build()
+    gp = AdaGP(model, sgd(model), schedules.always_backprop(), "paper")
+    run(gp, model, batches(3))
+    assert all(seen.norm_ratio < 0.01 for seen in gp.quality().values())
 
 
 # ---- 8: models as they are
@@ -321,6 +357,7 @@ def test_reused_and_unreached_layers_are_handled() -> None:
     assert torch.equal(before, model.never.weight)
     assert gp.counts()["backprop"] == 8
     assert gp.quality().keys() == {"twice", "head"}
+    assert all(row.covered for row in gp.coverage().rows), "a layer not reached may be reached later"
 
 
 def test_the_second_use_of_a_weight_is_seen_as_well() -> None:
@@ -359,7 +396,7 @@ def test_tied_weights_get_one_gradient_and_immediate_is_refused() -> None:
     for _ in range(6):
         gp.step(lambda: model(x).square().mean())
     assert gp.counts()["backprop"] == 3
-    with pytest.raises(ValueError, match=r"immediate=True: layer 'out' has its weight tied to table.weight"):
+    with pytest.raises(ValueError, match="immediate=True: the weight of layer 'table' belongs to another module too"):
         AdaGP(model, sgd(model), schedules.fixed(1, 1), immediate=True)
 
 
@@ -543,6 +580,20 @@ def test_a_prediction_that_is_not_finite_makes_the_batch_fall_back_to_backprop(
     assert "layer '7' is not finite" in caplog.text
 
 
+def test_immediate_updates_stop_at_a_prediction_that_is_not_finite() -> None:
+    model = build()
+    gp = AdaGP(model, sgd(model), schedules.ladder(2, 1, 1, rungs=((1, 0),)), Broken(), immediate=True)
+    run(gp, model, batches(2))
+    before = copy.deepcopy(model.state_dict())
+    with gp.batch() as batch:
+        batch.backward(loss_of(model, *batches(1)[0]))
+    assert batch.failed
+    after = model.state_dict()
+    assert not torch.equal(before["0.weight"], after["0.weight"])
+    assert torch.equal(before["7.weight"], after["7.weight"])
+    assert torch.equal(before["9.weight"], after["9.weight"])
+
+
 def test_in_the_batch_form_a_failed_prediction_is_not_applied_and_the_next_batch_is_backprop() -> None:
     model = build()
     gp = AdaGP(model, sgd(model), schedules.fixed(1, 0), Broken())
@@ -565,13 +616,14 @@ def test_a_loss_that_is_not_finite_in_gp_is_computed_again_with_backprop() -> No
     assert gp.counts()["backprop"] == 4
 
 
-def test_a_loss_that_is_not_finite_in_backprop_stops_with_the_layers_name() -> None:
+@pytest.mark.parametrize("predictor", ["trusted", None])
+def test_a_loss_that_is_not_finite_in_backprop_stops_with_the_layers_name(predictor: str | None) -> None:
     model = build()
-    gp = AdaGP(model, sgd(model), schedules.always_backprop())
+    gp = AdaGP(model, sgd(model), schedules.always_backprop(), predictor)
     run(gp, model, batches(1))
     with torch.no_grad():
         model[7].weight[0, 0] = float("inf")
-    with pytest.raises(NonFiniteError, match=r"step 1 \(BP\); the output of layer '7' is the first"):
+    with pytest.raises(NonFiniteError, match=r"step 1 \(BP\): lower .*; layer '7' is the first whose output is not"):
         run(gp, model, batches(1))
 
 
@@ -590,6 +642,15 @@ def test_a_gradient_that_is_not_finite_teaches_nothing() -> None:
             parameter.grad.fill_(float("inf"))
     assert gp.counts()["nonfinite"] == 4
     assert torch.equal(before["network"]["last"], gp.state_dict()["predictor"]["network"]["last"])
+
+
+def test_a_disabled_scaler_hides_no_nan() -> None:
+    model = build()
+    gp = AdaGP(model, sgd(model), schedules.always_backprop())
+    with pytest.raises(NonFiniteError):
+        gp.step(
+            lambda: loss_of(model, *batches(1)[0]) * float("nan"), scaler=torch.amp.GradScaler("cpu", enabled=False)
+        )
 
 
 # ---- misuse
@@ -628,6 +689,7 @@ def test_misuse_is_named_with_the_remedy() -> None:
         (Plan(Phase.BP, "backprop", {"nowhere": "zero"}), r"names \['nowhere'\]"),
         (Plan(Phase.BP, "oracle"), r"asks for \['oracle'\]"),
         (Plan(Phase.BP, "backprop", {"1": "zero"}), "gives '1' 'zero', but it is not covered"),
+        (Plan(Phase.GP, "zero", {"1": "backprop"}), "gives '1' 'backprop', but it is not covered: it can have skip"),
         (Plan(Phase.GP, "predicted"), "predictor=None"),
     ],
 )

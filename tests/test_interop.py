@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.nets import batches, build, equal_parameters, loss_of, sgd
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from adagp import AdaGP, Phase, Plan, schedules
+from tests.nets import batches, build, equal_parameters, loss_of, sgd
 
 OPTIMIZERS: list[Callable[[Any], Optimizer]] = [
     torch.optim.Adadelta,
@@ -206,7 +206,7 @@ def test_a_transformer_with_its_own_batch_structure_learns() -> None:
 
     losses = [float(loss) for loss in (gp.step(closure) for _ in range(80)) if loss is not None]
     assert losses[-1] < 0.5 * losses[0]
-    assert {"qkv", "out"} == gp.quality().keys()
+    assert {"qkv", "out", "head"} == gp.quality().keys()
 
 
 def test_a_plain_function_is_a_schedule() -> None:

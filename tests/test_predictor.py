@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from adagp.layers import Layer, find_layers
+from adagp.coverage import find_layers
+from adagp.layers import Layer
 from adagp.predictor import Lesson, PaperPredictor, Predictor, Seen, TrustedPredictor, build
-from adagp.quality import agreement
 from adagp.rows import Rows
+from tests.nets import agreement
 
 
 def layers() -> list[Layer]:
@@ -108,7 +109,7 @@ def test_reported_agreement_is_that_of_the_prediction_written_out(seed: int, nam
             assert seen.cosine == pytest.approx(expected.cosine, abs=1e-4), step
             assert seen.norm_ratio == pytest.approx(expected.norm_ratio, rel=1e-3, abs=1e-4)
             assert seen.mse == pytest.approx(expected.mse, rel=1e-3)
-            pick = slice(None, None, max(1, lesson.layer.out // 8))
+            pick = slice(None, None, -(-lesson.layer.out // 8))
             sampled = agreement(rows.weight[pick], lesson.truth.weight[pick])
             if step == 0:  # it is taken anew every eighth step only
                 assert seen.mape == pytest.approx(sampled.mape, rel=1e-3)
@@ -194,3 +195,41 @@ def test_the_learning_rate_follows_its_milestones() -> None:
         predictor.learn(lessons(predictor, found, torch.Generator()))
         rates.append(predictor._optimizer.param_groups[0]["lr"])
     assert rates == pytest.approx([1e-2, 1e-3, 1e-3, 1e-4, 1e-4])
+
+
+def test_predictions_scale_with_the_gradient() -> None:
+    """Targets are scaled by the layer's own root mean square: gradients 1000 times as large are predicted as well."""
+    found = layers()
+    rows = []
+    for size in (1.0, 1000.0):
+        generator = torch.Generator().manual_seed(0)
+        predictor = PaperPredictor(lr=1e-2)
+        predictor.attach(found)
+        for _ in range(5):
+            batch = [
+                Lesson(
+                    lesson.layer,
+                    lesson.seen,
+                    Rows(*(None if block is None else block * size for block in lesson.truth)),
+                    tuple(square * size**2 for square in lesson.squares),
+                )
+                for lesson in lessons(predictor, found, generator)
+            ]
+            predictor.learn(batch)
+        rows.append(flat(predictor.predict(found[0], batch[0].seen)))
+    assert rows[0].norm() > 0
+    assert torch.allclose(rows[0] * 1000, rows[1], rtol=1e-3)
+
+
+def test_mape_is_taken_anew_in_every_eighth_lesson_of_each_layer() -> None:
+    generator = torch.Generator().manual_seed(0)
+    found = layers()
+    predictor = PaperPredictor(lr=1e-1, layers_per_step=1)
+    predictor.attach(found)
+    seen: dict[str, list[float]] = {layer.name: [] for layer in found}
+    for _ in range(3 * 17):
+        for name, agreed in predictor.learn(lessons(predictor, found, generator)).items():
+            seen[name].append(agreed.mape)
+    for values in seen.values():
+        changes = [index for index in range(1, 17) if values[index] != values[index - 1]]
+        assert changes == [8, 16]

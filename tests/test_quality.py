@@ -3,7 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adagp.quality import Agreement, QualityRecord, agreement, mean_absolute_percentage_errors, overall_cosine
+from adagp.quality import Agreement, QualityRecord, mean_absolute_percentage_errors, overall_cosine
+from tests.nets import agreement
 
 
 @given(st.integers(0, 10_000))

@@ -4,11 +4,14 @@ DistributedDataParallel averages gradients in backward only. Where there is none
 rows, so the small pooled outputs are averaged instead, in one message a batch.
 """
 
+import logging
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
+
+logger = logging.getLogger("adagp")
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -23,6 +26,8 @@ class Ranks:
         """The group is that of the wrapped model."""
         self._group = model.process_group if isinstance(model, DistributedDataParallel) else None
         self.count = 1 if self._group is None else distributed.get_world_size(self._group)
+        if self._group is None and distributed.is_available() and distributed.is_initialized():
+            logger.warning("the model is not DistributedDataParallel: its ranks will not stay identical in GP")
 
     def average(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The mean of each tensor over all ranks, sent as one message."""
@@ -34,10 +39,10 @@ class Ranks:
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])
         return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
-    def any(self, flag: bool, like: Tensor) -> bool:
-        """Whether any rank raised the flag; `like` is on the device that the ranks talk through."""
+    def any(self, flag: bool, device: torch.device) -> bool:
+        """Whether any rank raised the flag; the ranks talk through tensors on `device`."""
         if self.count == 1:
             return flag
-        raised = torch.tensor(float(flag), device=like.device)
+        raised = torch.tensor(float(flag), device=device)
         distributed.all_reduce(raised, op=distributed.ReduceOp.MAX, group=self._group)
         return bool(raised)

@@ -5,6 +5,7 @@ One batch, as data flows: `_begin` (plan in force, graph cut) -> the user's forw
 quality, schedule) -> the user's optimizer.
 """
 
+import copy
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -19,8 +20,9 @@ from torch.optim import Optimizer
 
 from adagp import predictor as predictors
 from adagp import schedules, sources
+from adagp.coverage import Coverage, find_layers, uncovered_parameters, weight_used_twice
 from adagp.distributed import Ranks, unwrap
-from adagp.layers import Coverage, CoverageRow, Layer, find_layers, uncovered_parameters
+from adagp.layers import Layer
 from adagp.predictor import Lesson, Predictor, Seen
 from adagp.quality import Agreement, LayerQuality, QualityRecord
 from adagp.rows import Rows
@@ -88,11 +90,12 @@ class AdaGP:
         if self._predictor is not None:
             self._predictor.attach(self._layers)
         self._sources = sources.build(self.schedule.sources, self._predictor)
+        self._refuse_what_cannot_work()
         self._batch: Batch | None = None
         self._force_backprop = False
         self._hooks = [layer.module.register_forward_hook(_Hook(self, layer)) for layer in self._layers]
-        if immediate:
-            self._refuse_immediate_where_impossible()
+        if self._predictor is not None and "predicted" not in self.schedule.sources:
+            logger.info("no plan asks for predictions: the predictor only watches; predictor=None saves its cost")
 
     def _find(self, include: str | None, exclude: str | None) -> tuple[list[Layer], Coverage]:
         optimized = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
@@ -110,15 +113,24 @@ class AdaGP:
             )
         return layers, coverage
 
-    def _refuse_immediate_where_impossible(self) -> None:
-        tied = [row for row in self._coverage.rows if "tied to" in row.reason]
-        if tied:
+    def _refuse_what_cannot_work(self) -> None:
+        devices = {layer.weight.device for layer in self._layers}
+        if len(devices) > 1:
+            names = ", ".join(sorted(map(str, devices)))
+            raise ValueError(f"the model's layers are on several devices ({names}): one AdaGP serves one device")
+        if isinstance(self.optimizer, torch.optim.LBFGS) and (self._immediate or self._skip_forward):
             raise ValueError(
-                f"immediate=True: layer {tied[0].layer!r} has its {tied[0].reason}, and a weight that is used twice "
-                "cannot change between its uses: use immediate=False"
+                "LBFGS evaluates the loss several times a step, with all gradients: use immediate=False and "
+                "skip_forward=False"
             )
-        if isinstance(self.optimizer, torch.optim.LBFGS):
-            raise ValueError("immediate=True: LBFGS needs all gradients at once: use immediate=False")
+        if not self._immediate:
+            return
+        tied = weight_used_twice(unwrap(self.model), self._layers)
+        if tied is not None:
+            raise ValueError(
+                f"immediate=True: the weight of layer {tied!r} belongs to another module too, and a weight that is "
+                "used twice cannot change between its uses: use immediate=False"
+            )
 
     # ---- the user's side
 
@@ -158,7 +170,7 @@ class AdaGP:
         with batch:
             if batch.needs_forward:
                 loss = closure()
-                batch.backward(loss)
+                self._backward(batch, loss, closure)
         if batch.failed:
             self.optimizer.zero_grad(set_to_none=True)
             self.step_index = batch.step_index
@@ -166,8 +178,32 @@ class AdaGP:
             batch = self.batch(scaler=scaler)
             with batch:
                 loss = closure()
-                batch.backward(loss)
+                self._backward(batch, loss, closure)
         return batch, None if loss is None else loss.detach()
+
+    def _backward(self, batch: "Batch", loss: Tensor, closure: Callable[[], Tensor]) -> None:
+        """The batch's backward; where the loss is not finite, one more forward finds the layer."""
+        try:
+            batch.backward(loss)
+        except NonFiniteError as error:
+            raise NonFiniteError(f"{error}; {self._first_not_finite(closure)}") from None
+
+    def _first_not_finite(self, closure: Callable[[], Tensor]) -> str:
+        found: list[str] = []
+
+        def note(name: str, output: Any) -> None:
+            if isinstance(output, Tensor) and not bool(output.isfinite().all()):
+                found.append(name)
+
+        hooks = [
+            layer.module.register_forward_hook(lambda _, inputs, output, name=layer.name: note(name, output))
+            for layer in self._layers
+        ]
+        with torch.no_grad():
+            closure()
+        for hook in hooks:
+            hook.remove()
+        return f"layer {found[0]!r} is the first whose output is not" if found else "every covered layer's output is"
 
     def batch(self, scaler: GradScaler | None = None) -> "Batch":
         """Open one batch of the schedule, for loops that need their own hands; use it in a `with` statement.
@@ -208,8 +244,9 @@ class AdaGP:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to resume, in plain types and tensors, so that it loads with `weights_only=True`."""
-        return {
+        state = {
             "format": _FORMAT,
+            "setup": self._setup(),
             "layers": dict(self._signature),
             "dropped": dict(self._dropped),
             "step_index": self.step_index,
@@ -220,6 +257,15 @@ class AdaGP:
             "sources": {name: source.state_dict() for name, source in self._sources.items()},
             "schedule": self.schedule.state_dict(),
             "predictor_seconds": self.predictor_seconds,
+        }
+        return copy.deepcopy(state)  # a snapshot: training goes on in place
+
+    def _setup(self) -> dict[str, str]:
+        """What a state can only be loaded beside."""
+        return {
+            "predictor": type(self._predictor).__name__,
+            "schedule": type(self.schedule).__name__,
+            "sources": ", ".join(sorted(self._sources)),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -235,8 +281,14 @@ class AdaGP:
                 f"the state is of another model: {len(names)} layers differ, the first is {first!r} "
                 f"(saved rows {saved.get(first)}, here {mine.get(first)}); load it beside the model it was saved with"
             )
-        if (state["predictor"] is None) != (self._predictor is None) or set(state["sources"]) != set(self._sources):
-            raise ValueError("the state was saved with another predictor or schedule: build AdaGP with the same ones")
+        for part, here in self._setup().items():
+            if state["setup"].get(part) != here:
+                raise ValueError(
+                    f"the state was saved with another {part} ({state['setup'].get(part)}, here {here}): "
+                    "build AdaGP with the same one"
+                )
+        if self._predictor is not None:
+            self._predictor.load_state_dict(state["predictor"])
         for name, reason in state["dropped"].items():
             if name in self._by_name:
                 self._drop(self._by_name[name], reason)
@@ -244,8 +296,6 @@ class AdaGP:
         self._force_backprop = state["force_backprop"]
         self._counts = Counter(state["counts"])
         self._quality.load_state_dict(state["quality"])
-        if self._predictor is not None:
-            self._predictor.load_state_dict(state["predictor"])
         for name, source in self._sources.items():
             source.load_state_dict(state["sources"][name])
         self.schedule.load_state_dict(state["schedule"])
@@ -267,8 +317,12 @@ class AdaGP:
         if strangers:
             raise ValueError(f"the plan of step {self.step_index} names {sorted(strangers)}, which the model has not")
         for name, source in plan.overrides.items():
-            if name not in self._signature and source not in ("backprop", "skip"):
-                raise ValueError(f"the plan of step {self.step_index} gives {name!r} {source!r}, but it is not covered")
+            allowed = ("skip",) if plan.phase is Phase.GP else ("backprop", "skip")
+            if name not in self._signature and source not in allowed:
+                raise ValueError(
+                    f"the plan of step {self.step_index} ({plan.phase.value}) gives {name!r} {source!r}, but it is not "
+                    f"covered: it can have {' or '.join(allowed)}"
+                )
         chosen = {layer.name: plan.source(layer.name) for layer in self._layers}
         if plan.phase is Phase.GP:
             graphs = [name for name, source in chosen.items() if self._sources[source].needs_graph]
@@ -283,12 +337,7 @@ class AdaGP:
         self._layers.remove(layer)
         del self._by_name[layer.name]
         self._uncovered += [(layer.name, parameter) for parameter in layer.parameters()]
-        self._coverage = Coverage(
-            tuple(
-                CoverageRow(row.layer, row.kind, row.parameters, False, reason) if row.layer == layer.name else row
-                for row in self._coverage.rows
-            )
-        )
+        self._coverage = self._coverage.without(layer.name, reason)
 
     def _timed(self, work: Callable[[], Any]) -> Any:
         if self._timer is None:
@@ -311,7 +360,7 @@ class Batch:
         self._backward_done = False
         self._restore = ExitStack()
         self.failed = False
-        """Whether a prediction or the loss was not finite in GP, so that nothing was applied."""
+        """Whether a prediction or the loss was not finite in GP; nothing was applied, or nothing more if immediate."""
         self.step_index = engine.step_index
         self.plan = engine.next_plan()
         self.source = engine._resolve(self.plan)
@@ -388,17 +437,13 @@ class Batch:
     def _check_finite(self, loss: Tensor) -> None:
         if not loss.requires_grad:
             raise RuntimeError("the loss depends on no trainable parameter: compute it from the model's output")
-        if self._scaler is not None or bool(torch.isfinite(loss).all()):
-            return  # a GradScaler skips the step by itself and lowers its scale
-        bad = (name for name, parts in self._seen.items() if not all(part.output.isfinite().all() for part in parts))
-        first = next(bad, None)
-        where = (
-            f"the output of layer {first!r} is the first that is not" if first else "all covered layers' outputs are"
-        )
-        raise NonFiniteError(
-            f"the loss is not finite at step {self.step_index} ({self.plan.phase.value}); {where} finite. "
-            "Lower the learning rate, clip gradients, or resume from the last checkpoint"
-        )
+        if self._scaler is not None and self._scaler.is_enabled():
+            return  # it skips the step by itself and lowers its scale
+        if self._engine._ranks.any(not bool(torch.isfinite(loss).all()), loss.device):
+            raise NonFiniteError(
+                f"the loss is not finite at step {self.step_index} ({self.plan.phase.value}): lower the learning rate, "
+                "clip gradients, or resume from the last checkpoint"
+            )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -430,8 +475,8 @@ class Batch:
         """What each layer saw, over all its calls and all ranks; ranks also agree on whether this batch failed."""
         engine = self._engine
         means = [Seen.mean(parts) for parts in self._seen.values()]
-        if self.plan.phase is Phase.GP and means:
-            self.failed = engine._ranks.any(self.failed, means[0].output)
+        if self.plan.phase is Phase.GP:
+            self.failed = engine._ranks.any(self.failed, engine._device)
         outputs = engine._ranks.average([mean.output for mean in means])
         return {name: Seen(output) for name, output in zip(self._seen, outputs, strict=True)}
 
@@ -442,7 +487,7 @@ class Batch:
         for layer in list(engine._layers):
             if self.source[layer.name] != "backprop":
                 continue
-            rows = layer.gradient()
+            rows = engine._sources["backprop"].gradient(layer, None)
             if rows is None:
                 continue
             if engine._predictor is not None and layer.name not in seen:
@@ -491,7 +536,8 @@ class Batch:
             return {}
         squares = _squares(truths)
         sound = [name for name, values in squares.items() if all(value < float("inf") for value in values)]
-        engine._counts["nonfinite"] += len(truths) - len(sound)
+        if len(sound) < len(truths):
+            engine._counts["nonfinite"] += len(truths) - len(sound)
         for source in remembering:
             for name in sound:
                 source.learn(engine._by_name[name], truths[name])
@@ -538,6 +584,8 @@ class Batch:
 
     def _update_now(self, layer: Layer, seen: Seen) -> None:
         """Step the optimizer for one layer: every other gradient is None, so nothing else moves."""
+        if self.failed:
+            return
         engine = self._engine
         (output,) = engine._ranks.average([seen.output])
         with _full_precision(output.device):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from adagp.layers import Layer
 from adagp.quality import Agreement, mean_absolute_percentage_errors
-from adagp.rows import Rows, RunningRows
+from adagp.rows import MEAN_DECAY, Rows, RunningRows
 
 _MAPE_ROWS = 8
 _MAPE_EVERY = 8
@@ -140,6 +140,7 @@ class PaperPredictor:
         self._turn = 0
         self._mean_squares: dict[str, list[float]] = {}
         self._mapes: dict[str, float] = {}
+        self._lessons: dict[str, int] = {}
 
     def attach(self, layers: Sequence[Layer]) -> None:
         """Size the last layer by the largest `fan_in`, with unit 0 for biases."""
@@ -158,7 +159,7 @@ class PaperPredictor:
     def see(self, layer: Layer, output: Tensor) -> Seen:
         """Pool the reorganised output to the grid, at unit scale, in which layers differ widely."""
         reorganised = layer.reorganise(output.detach()).float()
-        pooled = nn.functional.adaptive_avg_pool2d(reorganised, self._grid).flatten(1).to(self._last.device)
+        pooled = nn.functional.adaptive_avg_pool2d(reorganised, self._grid).flatten(1)
         return Seen(pooled if self._literal else pooled / pooled.square().mean().sqrt().clamp(min=1e-12))
 
     def _features(self, pooled: Tensor) -> Tensor:
@@ -168,8 +169,7 @@ class PaperPredictor:
 
     def blocks(self, layer: Layer, rows: Rows) -> list[Tensor]:
         """The parts of a gradient that the network predicts: the weight's rows and, if wanted, the bias's."""
-        parts = rows.blocks() if self._has_bias(layer) else [rows.weight]
-        return [part.to(self._last.device) for part in parts]
+        return rows.blocks() if self._has_bias(layer) else [rows.weight]
 
     def _has_bias(self, layer: Layer) -> bool:
         return self._predict_bias and layer.bias is not None
@@ -219,11 +219,7 @@ class PaperPredictor:
             self._work(lesson, part, bases.get(lesson.layer.name), grad_last, 2 / len(lessons))
             for lesson, part in zip(lessons, parts, strict=True)
         ]
-        if (
-            self._scheduler.last_epoch % _MAPE_EVERY == 0
-            or not {lesson.layer.name for lesson in lessons} <= self._mapes.keys()
-        ):
-            self._mapes.update(self._sampled_mapes(lessons, parts, bases))
+        self._refresh_mapes(lessons, parts, bases)
         self._optimizer.zero_grad()
         self._last.grad = grad_last
         features.backward(torch.cat([work.grad_features for work in works]))
@@ -268,19 +264,22 @@ class PaperPredictor:
                 ]
         return _LessonWork(grad_features, products, scales, base is not None)
 
-    def _sampled_mapes(
-        self, lessons: Sequence[Lesson], parts: Sequence[Tensor], bases: Mapping[str, Rows]
-    ) -> dict[str, float]:
-        """MAPE of each weight, on a few rows: the one figure that needs predictions written out."""
-        predicted, true = [], []
+    def _refresh_mapes(self, lessons: Sequence[Lesson], parts: Sequence[Tensor], bases: Mapping[str, Rows]) -> None:
+        """MAPE of each weight, on a few rows in every eighth lesson: it alone needs predictions written out."""
+        names, predicted, true = [], [], []
         for lesson, features in zip(lessons, parts, strict=True):
-            pick = slice(None, None, max(1, lesson.layer.out // _MAPE_ROWS))
-            base = bases.get(lesson.layer.name)
+            name, layer = lesson.layer.name, lesson.layer
+            self._lessons[name] = self._lessons.get(name, 0) + 1
+            if (self._lessons[name] - 1) % _MAPE_EVERY:
+                continue
+            pick = slice(None, None, -(-layer.out // _MAPE_ROWS))
+            base = bases.get(name)
             sample = None if base is None else Rows(base.weight[pick], None)
-            predicted.append(self._rows(lesson.layer, features[pick], sample).weight.flatten())
-            true.append(lesson.truth.weight[pick].to(self._last.device).flatten())
-        errors = mean_absolute_percentage_errors(predicted, true)
-        return {lesson.layer.name: error for lesson, error in zip(lessons, errors, strict=True)}
+            names.append(name)
+            predicted.append(self._rows(layer, features[pick], sample).weight.flatten())
+            true.append(lesson.truth.weight[pick].flatten())
+        if names:
+            self._mapes.update(zip(names, mean_absolute_percentage_errors(predicted, true), strict=True))
 
     def _follow_scale(self, lesson: Lesson) -> None:
         new = _mean_squares(lesson.layer, lesson.squares)
@@ -304,23 +303,35 @@ class PaperPredictor:
             "scheduler": {"last_epoch": self._scheduler.last_epoch},
             "mean_squares": {name: list(values) for name, values in self._mean_squares.items()},
             "mapes": dict(self._mapes),
+            "lessons": dict(self._lessons),
+            "options": self._options(),
             "turn": self._turn,
+        }
+
+    def _options(self) -> dict[str, int]:
+        """What a saved predictor's weights can only be used with."""
+        return {
+            "grid": self._grid,
+            "channels": self._channels,
+            "predict_bias": self._predict_bias,
+            "literal": self._literal,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave."""
-        if state["last"].shape != self._last.shape:
-            raise ValueError(
-                f"the saved predictor's last layer is {tuple(state['last'].shape)}, this one's is "
-                f"{tuple(self._last.shape)}: build it with the same grid and channels"
-            )
+        for option, here in self._options().items():
+            if state["options"][option] != here:
+                raise ValueError(
+                    f"the saved predictor has {option}={state['options'][option]}, this one {option}={here}: "
+                    "build it with the same options"
+                )
         self._conv.load_state_dict(state["conv"])
         with torch.no_grad():
             self._last.copy_(state["last"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._scheduler.last_epoch = state["scheduler"]["last_epoch"]
         self._mean_squares = {name: list(values) for name, values in state["mean_squares"].items()}
-        self._mapes = dict(state["mapes"])
+        self._mapes, self._lessons = dict(state["mapes"]), dict(state["lessons"])
         self._turn = state["turn"]
 
 
@@ -338,7 +349,7 @@ class TrustedPredictor:
     """
 
     def __init__(
-        self, network: PaperPredictor | None = None, mean_decay: float = 0.9, trust_rate: float = 0.03
+        self, network: PaperPredictor | None = None, mean_decay: float = MEAN_DECAY, trust_rate: float = 0.03
     ) -> None:
         """Set what is remembered and how fast trust moves.
 
@@ -400,6 +411,11 @@ _PREDICTORS: dict[str, Callable[[], Predictor]] = {
     "paper": PaperPredictor,
     "literal": lambda: PaperPredictor(literal=True),
 }
+
+
+def names() -> list[str]:
+    """Every predictor that `build` knows."""
+    return list(_PREDICTORS)
 
 
 def build(name: str) -> Predictor:

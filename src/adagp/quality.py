@@ -62,18 +62,6 @@ def mean_absolute_percentage_errors(predicted: Sequence[Tensor], true: Sequence[
     return (sums(ratio) / sums(keep.to(ratio.dtype)).clamp(min=1)).tolist()
 
 
-def agreement(predicted: Tensor, true: Tensor) -> Agreement:
-    """Compare two tensors element by element: the plain definition that faster ways are tested against."""
-    predicted, true = predicted.double().flatten(), true.double().flatten()
-    return Agreement(
-        dot=float(predicted @ true),
-        predicted_square=float(predicted @ predicted),
-        true_square=float(true @ true),
-        count=true.numel(),
-        mape=mean_absolute_percentage_errors([predicted], [true])[0],
-    )
-
-
 def overall_cosine(agreements: Mapping[str, Agreement]) -> float:
     """Cosine of the whole model's prediction with the whole true gradient, all layers as one vector."""
     return Agreement(

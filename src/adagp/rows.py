@@ -5,6 +5,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+MEAN_DECAY = 0.9
+"""Weight of the past in a running mean of true gradients: it stands for about the last ten."""
+
 
 class Rows(NamedTuple):
     """The gradient of one layer: `weight` is `(out, fan_in)`, `bias` is `(out, 1)` or None."""

@@ -12,7 +12,7 @@ import torch
 
 from adagp.layers import Layer
 from adagp.predictor import Predictor, Seen
-from adagp.rows import Rows, RunningRows
+from adagp.rows import MEAN_DECAY, Rows, RunningRows
 
 
 class Source:
@@ -107,9 +107,6 @@ class Remembered(Source):
         """Take over what `state_dict` gave."""
         self._memory.load_state_dict(state)
 
-
-MEAN_DECAY = 0.9
-"""Weight of the past in the `mean` source: it stands for about the last ten true gradients."""
 
 _FACTORIES: dict[str, Callable[[], Source]] = {
     "backprop": Backprop,

@@ -1,0 +1,204 @@
+"""Coverage: which modules of a model are covered layers, and of every other one why it is not."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from adagp.layers import Layer, kind_of
+
+
+@dataclass(frozen=True)
+class CoverageRow:
+    """One module that owns parameters: whether `adagp` supplies its gradient, and if not, why and what to do."""
+
+    layer: str
+    kind: str
+    parameters: int
+    covered: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Which layers are covered, known before training starts."""
+
+    rows: tuple[CoverageRow, ...]
+
+    @property
+    def share(self) -> float:
+        """Share of the model's parameters whose gradient can be supplied in GP."""
+        total = sum(row.parameters for row in self.rows)
+        return sum(row.parameters for row in self.rows if row.covered) / total if total else 0.0
+
+    def without(self, layer: str, reason: str) -> "Coverage":
+        """The same coverage, but for one layer that turned out not to be covered."""
+        changed = (replace(row, covered=False, reason=reason) if row.layer == layer else row for row in self.rows)
+        return Coverage(tuple(changed))
+
+    def __str__(self) -> str:
+        """A table for people."""
+        header = ("layer", "kind", "parameters", "covered", "why")
+        cells = [header]
+        cells += [
+            (row.layer, row.kind, f"{row.parameters:,}", "yes" if row.covered else "no", row.reason)
+            for row in self.rows
+        ]
+        widths = [max(len(line[column]) for line in cells) for column in range(5)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
+        ]
+        return "\n".join([*lines, f"{self.share:.1%} of the parameters are covered"])
+
+
+def find_layers(
+    model: nn.Module,
+    optimized: Iterable[nn.Parameter],
+    include: str | None = None,
+    exclude: str | None = None,
+) -> tuple[list[Layer], Coverage]:
+    """Find the layers to cover, and say of every other module with parameters why it is not.
+
+    `include` and `exclude` are regular expressions searched in the layer's name and its class name.
+    """
+    choice = _Choice(_pattern("include", include), _pattern("exclude", exclude))
+    in_optimizer = {id(parameter) for parameter in optimized}
+    functional = _used_functionally(model)
+    suppliers: dict[int, str] = {}  # which layer supplies a parameter's gradient
+    reasons: dict[str, str] = {}
+    found: list[Layer] = []
+    for name, module, own in _owners(model):
+        reason = choice.reason(name, module)
+        if not reason and id(module) in functional:
+            reason = "used functionally by MultiheadAttention, its output is never seen: use explicit Linear layers"
+        reason = reason or _uncovered_reason(module, own, in_optimizer, suppliers)
+        reasons[name] = reason
+        if not reason:
+            layer = _layer(name, module, own, in_optimizer - suppliers.keys())
+            found.append(layer)
+            suppliers.update({id(parameter): name for parameter in layer.parameters()})
+    choice.refuse_without_effect([name for name, reason in reasons.items() if not reason or "left out" in reason])
+    return found, Coverage(tuple(_coverage_rows(model, reasons, suppliers)))
+
+
+def _owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, dict[str, nn.Parameter]]]:
+    """Every module that owns parameters, with its name and those parameters."""
+    for name, module in model.named_modules():
+        own = dict(module.named_parameters(recurse=False))
+        if own:
+            yield name, module, own
+
+
+def _coverage_rows(model: nn.Module, reasons: dict[str, str], suppliers: dict[int, str]) -> Iterator[CoverageRow]:
+    """A row per module; a shared parameter counts once, with the layer that supplies it if there is one."""
+    counted: set[int] = set()
+    for name, module, own in _owners(model):
+        count, reason = 0, reasons[name]
+        for key, parameter in own.items():
+            supplier = suppliers.get(id(parameter), name)
+            if supplier == name and id(parameter) not in counted:
+                counted.add(id(parameter))
+                count += parameter.numel()
+            elif key == "weight" and supplier != name and kind_of(module) is None:
+                reason = f"weight tied to {supplier}.weight, which supplies the one gradient of both"
+        yield CoverageRow(name, type(module).__name__, count, not reason, reason)
+
+
+class _Choice:
+    """The user's regular expressions, and whether each of them matched anything."""
+
+    def __init__(self, include: re.Pattern[str] | None, exclude: re.Pattern[str] | None) -> None:
+        self._patterns = {"include": include, "exclude": exclude}
+        self._matched: set[str] = set()
+
+    def reason(self, name: str, module: nn.Module) -> str:
+        """Why the user does not want this module covered, or an empty string."""
+        if kind_of(module) is None:
+            return ""
+        hits = {
+            label
+            for label, pattern in self._patterns.items()
+            if pattern is not None and (pattern.search(name) or pattern.search(type(module).__name__))
+        }
+        self._matched |= hits
+        if "exclude" in hits:
+            return "left out by exclude"
+        return "left out by include" if self._patterns["include"] is not None and "include" not in hits else ""
+
+    def refuse_without_effect(self, known: list[str]) -> None:
+        """A pattern that matches no layer is a mistake."""
+        for label, pattern in self._patterns.items():
+            if pattern is not None and label not in self._matched:
+                names = ", ".join(known) or "none"
+                raise ValueError(f"{label}={pattern.pattern!r} matches no layer; the model's layers are: {names}")
+
+
+def _pattern(label: str, text: str | None) -> re.Pattern[str] | None:
+    if text is None:
+        return None
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{label}={text!r} is not a regular expression: {error}") from None
+
+
+def _used_functionally(model: nn.Module) -> set[int]:
+    """Modules inside `nn.MultiheadAttention`, whose weights are used without calling them."""
+    return {
+        id(child)
+        for module in model.modules()
+        if isinstance(module, nn.MultiheadAttention)
+        for child in module.modules()
+        if child is not module
+    }
+
+
+def _uncovered_reason(
+    module: nn.Module, own: dict[str, nn.Parameter], in_optimizer: set[int], suppliers: dict[int, str]
+) -> str:
+    """Why a module is not covered, or an empty string."""
+    if kind_of(module) is None:
+        return f"no rows for type {type(module).__name__}: gradient None in GP; see `layers.register`"
+    weight = own.get("weight")
+    if weight is None:
+        return "its weight is computed from other parameters (a parametrization): gradient None in GP"
+    if isinstance(weight, nn.UninitializedParameter):
+        raise ValueError(f"layer {module!r} is lazy and has no shape yet: run one forward before attaching AdaGP")
+    if id(weight) in suppliers:
+        return f"weight tied to {suppliers[id(weight)]}.weight, which supplies the one gradient of both"
+    if not weight.requires_grad:
+        return "frozen: weight.requires_grad is False"
+    if id(weight) not in in_optimizer:
+        return "its weight is not in the optimizer"
+    return ""
+
+
+def _layer(name: str, module: nn.Module, own: dict[str, nn.Parameter], free: set[int]) -> Layer:
+    """The layer of a module; its bias belongs to it only where the optimizer has it and no other layer supplies it."""
+    kind = kind_of(module)
+    assert kind is not None
+    weight, bias = own["weight"], own.get("bias")
+    out, fan_in = kind.rows(module, weight.detach()).shape
+    if bias is not None and (not bias.requires_grad or bias.numel() != out or id(bias) not in free):
+        bias = None
+    return Layer(name, module, kind, weight, bias, out, fan_in)
+
+
+def weight_used_twice(model: nn.Module, layers: Iterable[Layer]) -> str | None:
+    """The name of a covered layer whose weight another module owns too, or None."""
+    owners: dict[int, int] = {}
+    for _, _, own in _owners(model):
+        for parameter in own.values():
+            owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+    return next((layer.name for layer in layers if owners[id(layer.weight)] > 1), None)
+
+
+def uncovered_parameters(model: nn.Module, layers: Iterable[Layer]) -> Iterator[tuple[str, nn.Parameter]]:
+    """Trainable parameters that belong to no covered layer, each with the name of the module that owns it."""
+    covered = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    for name, _, own in _owners(model):
+        for parameter in own.values():
+            if id(parameter) not in covered and parameter.requires_grad:
+                covered.add(id(parameter))
+                yield name, parameter
