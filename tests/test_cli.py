@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 import adagp
 from adagp import data
 from adagp.cli import app
-from adagp.training import Recipe, Run, RunFolder
+from adagp.training import Recipe, Run, RunFolder, load_preset, methods, preset_names
 
 SMALL = ["--data", "digits", "--epochs", "2", "--batch-size", "32", "--train-limit", "480", "--test-limit", "100"]
 
@@ -143,12 +144,22 @@ def test_compare_writes_table_verdict_picture_and_page(tmp_path: Path, monkeypat
         (
             ["train", "--data", "digits", "--lr", "1e9", "--method", "bp"],
             1,
-            r"bp seed 0, epoch 1.*not finite.*Lower",
+            r"bp seed 0, epoch 1.*not finite.*[Ll]ower",
         ),
         (["compare", "--methods", "bp,magic"], 2, r"unknown methods magic"),
         (["compare", "--seeds", "a,b"], 2, r"seeds = 'a,b'"),
         (["compare", "--budget", "-1"], 2, r"budget"),
-        (["schedule", "--method", "adaptive"], 2, r"adaptive"),
+        (["train", "--set", "warmup_epochs=inf"], 2, r"warmup_epochs = inf.*0 or more"),
+        (["train", "--set", "batch_size=abc", "--train-limit", "100"], 2, r"batch_size = 'abc'.*int"),
+        (["train", "--method", "bp", "--set", "predictor=paper"], 2, r"predictor = paper would change nothing.*bp"),
+        (["train", "--method", "adagp-paper", "--set", "predictor=trusted"], 2, r"adagp-paper something else.*adagp"),
+        (["compare", "--set", "seed=3"], 2, r"seed is set for each run.*--seeds"),
+        (["compare", "--set", "method=adagp"], 2, r"method is set for each run.*--methods"),
+        (["compare", "--set", "steps=9", "--budget", "5"], 2, r"steps = 9 and a budget"),
+        (["compare", "--epochs", "9", "--budget", "5"], 2, r"epochs and --budget"),
+        (["compare", "--methods", "bp,adagp-paper", "--set", "predictor=literal"], 2, r"adagp-paper something else"),
+        (["compare", "--data", "digits", "--set", "include=no_such_layer"], 2, r"no_such_layer"),
+        (["schedule", "--method", "adaptive"], 2, r"adaptive.*train --method adaptive.*metrics\.json"),
     ],
 )
 def test_bad_input_is_one_clear_line(
@@ -162,6 +173,7 @@ def test_bad_input_is_one_clear_line(
     assert re.search(message, line), line
     assert "Traceback" not in result.output
     assert result.stdout == ""
+    assert not list(tmp_path.rglob("compare.json"))
 
 
 def test_bad_recipe_leaves_no_folder(tmp_path: Path) -> None:
@@ -243,10 +255,30 @@ def test_schedule_models_and_data_as_json() -> None:
 
 @pytest.mark.parametrize("command", ["train", "compare", "schedule", "models", "data"])
 def test_help_teaches(command: str) -> None:
+    """Every command says what it does, shows itself in use, and explains every option."""
     result = call(command, "--help")
     assert result.exit_code == 0
-    if command in ("train", "compare", "schedule"):
-        assert f"adagp {command}" in result.output
+    assert re.search(rf"adagp {command}\b.*: ", re.sub(r"\s+", " ", result.output))
+    shown = " ".join(re.sub(r"[│╭╮╰╯─]", " ", result.output).split())
+    for parameter in get_command(app).commands[command].params:
+        assert parameter.opts[0] in shown
+        assert parameter.help
+        assert " ".join(parameter.help.split()[:2]) in shown
+    if command in ("train", "compare"):
+        for name in (*methods.names(), *preset_names()):
+            assert name in shown
+        assert load_preset("demo").about.split(":")[0] in shown
+
+
+def test_adaptive_says_why(tmp_path: Path) -> None:
+    words = ["train", *SMALL, "--method", "adaptive", "--set", "warmup_epochs=0.1", "--epochs", "4"]
+    shown = call(*words, "--out", str(tmp_path / "one"))
+    assert shown.exit_code == 0, shown.output
+    reasons = json.loads((tmp_path / "one" / "result.json").read_text())["reasons"]
+    assert reasons
+    assert reasons[-1] in shown.stdout
+    metrics = json.loads((tmp_path / "one" / "metrics.json").read_text())
+    assert [reason for epoch in metrics for reason in epoch["reasons"]] == reasons
 
 
 def test_tensorboard(tmp_path: Path) -> None:

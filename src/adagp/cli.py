@@ -65,6 +65,7 @@ _errors = Console(stderr=True, highlight=False)
 _METHODS_HELP = "Methods:\n\n" + "\n".join(
     f"- `{line.replace(': ', '`: ', 1)}." for line in methods.summary().splitlines()
 )
+_PRESETS_HELP = "Presets:\n\n" + "\n".join(f"- `{name}`: {load_preset(name).about}." for name in preset_names())
 
 
 def main() -> None:
@@ -77,7 +78,7 @@ def main() -> None:
 PresetOption = Annotated[str | None, typer.Option(help=f"Start from a shipped recipe: {', '.join(preset_names())}.")]
 RecipeOption = Annotated[Path | None, typer.Option("--recipe", help="Start from a recipe file, TOML or JSON.")]
 ModelOption = Annotated[str | None, typer.Option(help="The model; `adagp models` lists them.")]
-DataOption = Annotated[str | None, typer.Option(help="The data set; `adagp data` lists them.")]
+DataOption = Annotated[str | None, typer.Option("--data", help="The data set; `adagp data` lists them.")]
 EpochsOption = Annotated[int | None, typer.Option(help="Passes over the training images.")]
 BatchOption = Annotated[int | None, typer.Option(help="Images per batch.")]
 LrOption = Annotated[float | None, typer.Option(help="Learning rate at the start.")]
@@ -133,14 +134,14 @@ def _fail(error: Exception, code: int, debug: bool) -> None:
 # ---- train
 
 
-@app.command("train", epilog=_METHODS_HELP)
+@app.command("train", epilog=f"{_METHODS_HELP}\n\n{_PRESETS_HELP}")
 @_command
 def train_command(
     preset: PresetOption = None,
     recipe_file: RecipeOption = None,
     method: Annotated[str | None, typer.Option(help=f"One of {', '.join(methods.names())}.")] = None,
     model: ModelOption = None,
-    data_name: Annotated[str | None, typer.Option("--data", help="The data set; `adagp data` lists them.")] = None,
+    data_name: DataOption = None,
     epochs: EpochsOption = None,
     batch_size: BatchOption = None,
     lr: LrOption = None,
@@ -183,6 +184,10 @@ def train_command(
         recipe = RunFolder(out).recipe()
     else:
         recipe = Recipe.from_mapping(given, _base(preset, recipe_file).recipe)
+    if recipe.predictor is not None and methods.get(recipe.method).predictor is None:
+        raise RecipeError(
+            f"predictor = {recipe.predictor} would change nothing: method {recipe.method} predicts nothing"
+        )
     if recipe.method == "short-bp" and recipe.steps is None:
         raise RecipeError(
             "method short-bp gets its length from ADA-GP's measured time: use `adagp compare`, or give --set steps=N"
@@ -222,13 +227,14 @@ def train_command(
             text_columns=0,
         )
     )
+    _print_reasons(result["reasons"])
     print(f"written to {path}")
 
 
 # ---- compare
 
 
-@app.command("compare", epilog=_METHODS_HELP)
+@app.command("compare", epilog=f"{_METHODS_HELP}\n\n{_PRESETS_HELP}")
 @_command
 def compare_command(
     preset: PresetOption = None,
@@ -239,7 +245,7 @@ def compare_command(
         float | None, typer.Option(help="Give every method this many training seconds instead of the same epochs.")
     ] = None,
     model: ModelOption = None,
-    data_name: Annotated[str | None, typer.Option("--data", help="The data set; `adagp data` lists them.")] = None,
+    data_name: DataOption = None,
     epochs: EpochsOption = None,
     batch_size: BatchOption = None,
     lr: LrOption = None,
@@ -277,6 +283,11 @@ def compare_command(
         train_limit=train_limit,
         test_limit=test_limit,
     ) | _assignments(set_)
+    for field, remedy in (("method", "--methods"), ("seed", "--seeds")):
+        if field in given:
+            raise RecipeError(f"{field} is set for each run of a comparison: choose with {remedy}")
+    if budget is not None and "epochs" in given:
+        raise RecipeError("epochs and --budget both set the length: give one of them")
     base = _base(preset, recipe_file)
     fresh = preset is None and recipe_file is None and not given and not methods_ and not seeds and budget is None
     if resume and out is not None and fresh:
@@ -345,7 +356,10 @@ def schedule_command(
     )
     chosen = methods.get(method)
     if chosen.adaptive:
-        raise RecipeError("the adaptive schedule depends on what it measures: train with it and read its metrics.json")
+        raise RecipeError(
+            "the adaptive schedule depends on what it measures: train with it: "
+            "`adagp train --method adaptive` prints its reasons and keeps them in metrics.json"
+        )
     ladder = recipe.ladder(epochs * steps_per_epoch, steps_per_epoch)
     schedule = chosen.schedule(ladder.warmup_steps, ladder.rung_steps, steps_per_epoch)
     table = schedule_table(f"{method}: {chosen.summary}", schedule, epochs, steps_per_epoch)
@@ -359,7 +373,13 @@ def schedule_command(
 @app.command("models")
 @_command
 def models_command(as_json: JsonOption = False, debug: DebugOption = False) -> None:
-    """List the models, their size, and how much of them predictions can cover."""
+    """List the models, their size, and how much of them predictions can cover.
+
+    Try:
+
+    - `adagp models`: a table.
+    - `adagp train --model resnet14`: train one of them.
+    """
     del debug
     rows: list[dict[str, Any]] = []
     for name in models.names():
@@ -389,7 +409,13 @@ def models_command(as_json: JsonOption = False, debug: DebugOption = False) -> N
 @app.command("data")
 @_command
 def data_command(data_root: RootOption = None, as_json: JsonOption = False, debug: DebugOption = False) -> None:
-    """List the data sets, and for those that are not there, where they are expected."""
+    """List the data sets, and for those that are not there, where they are expected.
+
+    Try:
+
+    - `adagp data --data-root DIR`: with the data sets in a folder of yours.
+    - `adagp train --data digits`: train on one of them.
+    """
     del debug
     rows: list[dict[str, Any]] = []
     for name in data.names():
@@ -573,6 +599,13 @@ def _print_table(table: Table) -> None:
     console.print(rich)
     for note in table.notes:
         console.print(f"  {note}", style="dim", markup=False)
+
+
+def _print_reasons(reasons: list[str], most: int = 10) -> None:
+    """The last changes of an adaptive schedule; metrics.json has them all."""
+    if reasons:
+        left_out = f", the last {most} of {len(reasons)}" if len(reasons) > most else ""
+        print("\n".join([f"changes of k:m{left_out}:", *(f"  {reason}" for reason in reasons[-most:])]))
 
 
 def _print_json(value: dict[str, Any]) -> None:

@@ -1,3 +1,4 @@
+import dataclasses
 import io
 from html.parser import HTMLParser
 from pathlib import Path
@@ -53,6 +54,23 @@ def test_comparison_table() -> None:
     assert rows["adagp"]["pred. ms"] == "3.0/1.0"
     assert rows["adagp"]["peak MB"] == "5.0/2.0"
     assert comparison_table(comparison(seeds=1)).rows[0][1] == "90.00"
+
+
+def test_the_page_says_why_an_adaptive_schedule_changed() -> None:
+    plain = comparison()
+    assert "Why k:m changed" not in page(plain, b"x")
+    seed = dataclasses.replace(plain.methods[1].seeds[1], reasons=["step 9: 0:1 -> 1:1, <why>"])
+    adaptive = dataclasses.replace(plain.methods[1], seeds=[plain.methods[1].seeds[0], seed])
+    text = page(dataclasses.replace(plain, methods=[plain.methods[0], adaptive]), b"x")
+    assert text.count("<h3>") == 1
+    assert "<h3>adagp, seed 1</h3>\n<ul><li>step 9: 0:1 -&gt; 1:1, &lt;why&gt;</li></ul>" in text
+
+
+def test_a_learning_rate_that_follows_the_test_loss_is_confessed() -> None:
+    plain = comparison()
+    plateau = dataclasses.replace(plain, recipe=plain.recipe | {"lr_schedule": "plateau"})
+    assert any("no images were held out" in note for note in comparison_table(plateau).notes)
+    assert not any("held out" in note for note in comparison_table(plain).notes)
 
 
 def test_detail_tables() -> None:

@@ -35,6 +35,12 @@ def test_paper_preset_is_the_papers() -> None:
         ({"momentum": 1.0}, ["momentum", "below 1"]),
         ({"train_limit": 10, "batch_size": 64}, ["train_limit", "batch_size", "no full batch"]),
         ({"predictor": "oracle"}, ["predictor", "oracle", "trusted"]),
+        ({"method": "adagp-paper", "predictor": "trusted"}, ["predictor", "adagp-paper", "take method adagp"]),
+        ({"warmup_epochs": float("inf")}, ["warmup_epochs", "0 or more"]),
+        ({"warmup_epochs": float("nan")}, ["warmup_epochs", "0 or more"]),
+        ({"rung_epochs": float("inf")}, ["rung_epochs", "more than 0"]),
+        ({"rung_epochs": float("nan")}, ["rung_epochs", "more than 0"]),
+        ({"batch_size": "abc", "train_limit": 100}, ["batch_size", "str", "int"]),
         ({"optimizer": "lion"}, ["optimizer", "sgd, adam, adamw"]),
         ({"leraning_rate": 1.0}, ["unknown recipe field", "leraning_rate"]),
     ],
@@ -66,6 +72,23 @@ def test_recipe_files(tmp_path: Path) -> None:
         load_recipe(toml)
     with pytest.raises(RecipeError, match="cannot be read"):
         load_recipe(tmp_path / "absent.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seeds = 3", r"seeds must be a list of whole numbers, such as \[0, 1\]"),
+        ('seeds = ["a"]', "seeds must be a list of whole numbers"),
+        ("seeds = [true]", "seeds must be a list of whole numbers"),
+        ('methods = "bp"', "methods must be a list of names"),
+        ("methods = [1]", "methods must be a list of names"),
+        ("epochs = 3", "only 'methods' and 'seeds'"),
+    ],
+)
+def test_unusable_compare_tables(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "mine.toml").write_text(f"[compare]\n{text}\n")
+    with pytest.raises(RecipeError, match=f"recipe 'mine': .*{message}"):
+        load_recipe(tmp_path / "mine.toml")
 
 
 @pytest.mark.parametrize(

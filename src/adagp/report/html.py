@@ -14,7 +14,8 @@ _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; background: #fff; max-width: 70rem; margin: 2rem auto;
   padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
-.verdict { border-left: .4rem solid #0072b2; background: #eef5fa; padding: .8rem 1rem; font-size: 1.1rem; }
+.verdict { border-left: .4rem solid #0072b2; background: #eef5fa; padding: .8rem 1rem; font-size: 1.1rem;
+  white-space: pre-line; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .9rem; }
 caption { text-align: left; font-weight: 600; padding: .3rem 0; }
@@ -59,10 +60,24 @@ def page(comparison: Comparison, picture: bytes) -> str:
         f'src="data:image/png;base64,{image}"></p>\n'
         f"<h2>Methods</h2>\n<ul>{methods}</ul>\n"
         f"<h2>Details</h2>\n{_table(seeds_table(comparison))}\n{_table(applied_table(comparison))}\n"
+        f"{_reasons(comparison)}"
         f"<h2>Recipe</h2>\n{_table(_pairs('Recipe', recipe))}\n"
         f"<h2>Environment</h2>\n{_table(_pairs('Environment', comparison.environment))}\n"
         "</body>\n</html>\n"
     )
+
+
+def _reasons(comparison: Comparison) -> str:
+    """Why adaptive schedules changed their k:m, seed by seed; empty where none did."""
+    lists = "".join(
+        f"<h3>{escape(result.method)}, seed {seed.seed}</h3>\n<ul>"
+        + "".join(f"<li>{escape(reason)}</li>" for reason in seed.reasons)
+        + "</ul>\n"
+        for result in comparison.methods
+        for seed in result.seeds
+        if seed.reasons
+    )
+    return f"<h2>Why k:m changed</h2>\n{lists}" if lists else ""
 
 
 def _table(table: Table) -> str:

@@ -31,6 +31,11 @@ def comparison_table(comparison: Comparison) -> Table:
         for result in comparison.methods
         if result.diverged
     ]
+    plateau = (
+        ["learning rate: lowered when the test loss stalls; no images were held out for validation"]
+        if comparison.recipe.get("lr_schedule") == "plateau"
+        else []
+    )
     return Table(
         title=f"{comparison.recipe['model']} on {comparison.recipe['data']}: {comparison.protocol}",
         columns=("method", "accuracy %", "train s", "speed-up", "BP ms", "GP ms", "pred. ms", "peak MB"),
@@ -39,10 +44,11 @@ def comparison_table(comparison: Comparison) -> Table:
             *lost,
             f"accuracy: mean ± std over {seeds}, {comparison.test_images} test images, last epoch",
             "train s: mean over seeds; data, predictor, optimizer in the clock; no evaluation",
-            "speed-up: seconds of bp / the method's, interleaved in this comparison",
+            "speed-up: seconds of bp / the method's, interleaved in this comparison; none where a run diverged",
             "BP ms, GP ms: median per batch over all seeds; BP includes warm-up batches",
             "pred. ms: the predictor's median within a BP / GP batch",
             "peak MB: most tensor memory a BP / GP batch holds above the resting model",
+            *plateau,
         ),
     )
 

@@ -12,15 +12,23 @@ import torch
 from adagp.data import DataSet
 from adagp.training import methods
 from adagp.training.calibrate import Calibration, calibrate, expected_seconds, steps_within
-from adagp.training.environment import describe
+from adagp.training.environment import cpu_threads, describe
 from adagp.training.errors import DivergedError, RecipeError, RunFolderError
 from adagp.training.files import strict
 from adagp.training.interrupt import Interrupt
-from adagp.training.loop import Run
+from adagp.training.loop import Run, steps_per_epoch
 from adagp.training.observers import Observer
 from adagp.training.recipe import Recipe
 from adagp.training.runfolder import CHECKPOINT_SECONDS, RunFolder, make_folder, read_file, train_epoch, write_file
-from adagp.training.verdict import REFERENCES, Outcome, verdict
+from adagp.training.verdict import REFERENCES, Outcome, speedup, verdict
+
+# What a run of another length does to the learning rate, by the recipe's lr_schedule.
+_RATES = {
+    "cosine": "learning rate (cosine) decayed to zero within it",
+    "step": "learning rate (step) decayed in full within it",
+    "constant": "learning rate constant, not decayed",
+    "plateau": "learning rate lowered when the test loss stalls, not fitted to the length",
+}
 
 
 @dataclass(frozen=True)
@@ -28,11 +36,11 @@ class Settings:
     """What a comparison compares.
 
     Attributes:
-        recipe: Everything the runs share; its method, seed and steps are set per run.
+        recipe: Everything the runs share; its method and seed are set per run, and where time decides, its steps.
         methods: The methods.
         seeds: The seeds each method runs with.
-        budget_seconds: None: the same number of epochs for all. Else the same training seconds for all, with learning
-            rate and ladder stretched to what each can do in them.
+        budget_seconds: None: the same number of epochs (or steps) for all. Else the same training seconds for all, with
+            the ladder, and a learning rate that decays over the run, stretched to what each can do in them.
     """
 
     recipe: Recipe
@@ -50,7 +58,7 @@ class Settings:
             problems.append("methods must name each method once, and at least one")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             problems.append("seeds must name each seed once, and at least one")
-        if any(not isinstance(seed, int) or seed < 0 for seed in self.seeds):
+        if any(type(seed) is not int or seed < 0 for seed in self.seeds):
             problems.append("seeds must be whole numbers from 0")
         if self.budget_seconds is not None and not 0 < self.budget_seconds < float("inf"):
             problems.append(f"budget = {self.budget_seconds} must be a positive number of seconds")
@@ -58,8 +66,24 @@ class Settings:
             problems.append(
                 f"short-bp is given the time of ADA-GP, but none of {', '.join(REFERENCES)} takes part: add one"
             )
+        if self.budget_seconds is not None and self.recipe.steps is not None:
+            problems.append(
+                f"steps = {self.recipe.steps} and a budget of seconds both set the length: give one of them"
+            )
+        problems += self._predictor_problems()
         if problems:
             raise RecipeError("; ".join(problems))
+
+    def _predictor_problems(self) -> list[str]:
+        """A predictor is for the methods that have no other in their name."""
+        chosen = self.recipe.predictor
+        if chosen is None:
+            return []
+        if "adagp-paper" in self.methods and chosen != methods.get("adagp-paper").predictor:
+            return [f"predictor = {chosen} would make adagp-paper something else: leave adagp-paper or predictor out"]
+        if not {"adagp", "adaptive"} & set(self.methods):
+            return [f"predictor = {chosen} would change nothing: it is for adagp and adaptive; add one of them"]
+        return []
 
     @property
     def short_reference(self) -> str | None:
@@ -77,10 +101,15 @@ class Settings:
     @property
     def protocol(self) -> str:
         """The protocol in words."""
-        if self.budget_seconds is None:
-            short = " (short-bp: as many batches as fit into ADA-GP's time)" if "short-bp" in self.methods else ""
-            return f"{self.recipe.epochs} epoch{'s' if self.recipe.epochs > 1 else ''} each{short}"
-        return f"{self.budget_seconds:g} s of training each, learning rate and ladder stretched to it"
+        rate = _RATES[self.recipe.lr_schedule]
+        if self.budget_seconds is not None:
+            return f"{self.budget_seconds:g} s of training each, ladder stretched to it, {rate}"
+        if self.recipe.steps is not None:
+            length = f"{self.recipe.steps} batch{'es' if self.recipe.steps > 1 else ''} each"
+        else:
+            length = f"{self.recipe.epochs} epoch{'s' if self.recipe.epochs > 1 else ''} each"
+        short = f" (short-bp: as many batches as fit into {self.short_reference}'s time, {rate})"
+        return length + (short if "short-bp" in self.methods else "")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for `compare.json`."""
@@ -94,7 +123,10 @@ class Settings:
 
 @dataclass(frozen=True)
 class SeedResult:
-    """One finished run: its accuracy, seconds, curves (one entry per epoch), and why it diverged, if it did."""
+    """One finished run: its accuracy, seconds, curves (one entry per epoch), why it diverged, if it did.
+
+    `reasons` are those an adaptive schedule gave for each change of its k:m.
+    """
 
     seed: int
     accuracy: float
@@ -105,6 +137,7 @@ class SeedResult:
     accuracies: list[float]
     seconds: list[float]
     diverged: str | None = None
+    reasons: list[str] = dataclasses.field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -118,7 +151,8 @@ class MethodResult:
         accuracy: Mean test accuracy after the last epoch.
         accuracy_std: Standard deviation over seeds; None for one seed.
         train_seconds: Mean seconds of training, predictor included, evaluation excluded.
-        speedup: Seconds of bp in this comparison divided by this method's; None when bp did not take part.
+        speedup: Seconds of bp in this comparison divided by this method's; None when bp did not take part or a
+            run of either diverged, because that ended early.
         batch_ms: Median milliseconds of a batch with true gradients (`BP`, warm-up included) and of a `GP` batch.
         predictor_ms: Median milliseconds of the predictor within them.
         peak_bytes: Peak bytes of tensors above the resting model, by phase.
@@ -182,9 +216,39 @@ def compare(
 
     Raises:
         RunFolderError: When the folder holds another comparison, or this one and `resume` is not set.
+        RecipeError: When the recipe does not fit the data or the model; nothing is written then.
         Interrupted: After saving, when a signal asked to stop.
     """
-    _prepare(settings, path, device, resume=resume)
+    with cpu_threads(settings.recipe.threads):
+        return _compare(
+            settings,
+            dataset,
+            path,
+            device=device,
+            observer=observer,
+            interrupt=interrupt,
+            resume=resume,
+            checkpoint_seconds=checkpoint_seconds,
+        )
+
+
+def _compare(
+    settings: Settings,
+    dataset: DataSet,
+    path: Path,
+    *,
+    device: torch.device,
+    observer: Observer,
+    interrupt: Interrupt,
+    resume: bool,
+    checkpoint_seconds: float,
+) -> Comparison:
+    if not _holds(settings, path, resume=resume):
+        for name in settings.effective_methods:
+            Run(settings.recipe.replace(method=name, seed=settings.seeds[0]), dataset, device=device)
+        make_folder(path)
+        write_file(path / "environment.json", describe(device, settings.recipe.threads))
+        write_file(path / "compare.json", settings.to_dict())
     calibration = _calibration(settings, dataset, path, device=device, observer=observer, interrupt=interrupt)
     runs = _build_runs(settings, calibration, dataset, path, device)
     observer.on_start([run for run, _ in runs])
@@ -244,14 +308,12 @@ def run_lengths(settings: Settings, calibration: Calibration, steps_per_epoch: i
     return lengths
 
 
-def _prepare(settings: Settings, path: Path, device: torch.device, *, resume: bool) -> None:
+def _holds(settings: Settings, path: Path, *, resume: bool) -> bool:
+    """Whether the folder holds this comparison already; refuses a folder that is in use otherwise."""
     if (path / "recipe.json").exists():
         raise RunFolderError(f"folder '{path}' holds a single run, not a comparison: choose another --out")
     if not (path / "compare.json").exists():
-        make_folder(path)
-        write_file(path / "environment.json", describe(device, settings.recipe.threads))
-        write_file(path / "compare.json", settings.to_dict())
-        return
+        return False
     if not resume:
         raise RunFolderError(
             f"folder '{path}' already holds a comparison: add --resume to continue it, or choose another --out"
@@ -263,6 +325,7 @@ def _prepare(settings: Settings, path: Path, device: torch.device, *, resume: bo
             f"folder '{path}' holds another comparison (different: {', '.join(different)}): resume without these "
             "options, or choose another --out"
         )
+    return True
 
 
 def _calibration(
@@ -286,8 +349,7 @@ def _calibration(
 def _build_runs(
     settings: Settings, calibration: Calibration, dataset: DataSet, path: Path, device: torch.device
 ) -> list[tuple[Run, RunFolder]]:
-    steps_per_epoch = Run(settings.recipe.replace(method="bp"), dataset, device=device).steps_per_epoch
-    lengths = run_lengths(settings, calibration, steps_per_epoch)
+    lengths = run_lengths(settings, calibration, steps_per_epoch(settings.recipe, dataset))
     runs = []
     for seed in settings.seeds:
         for name in settings.effective_methods:
@@ -302,54 +364,49 @@ def _build_runs(
 
 def _conclude(settings: Settings, calibration: Calibration, runs: Sequence[Run], path: Path) -> Comparison:
     by_method = {name: [run for run in runs if run.recipe.method == name] for name in settings.effective_methods}
-    bp_seconds = fmean(run.train_seconds for run in by_method["bp"]) if "bp" in by_method else None
+    outcomes = {name: _outcome(name, of_method) for name, of_method in by_method.items()}
     results = [
-        _method_result(name, of_method, bp_seconds, calibration.peak_bytes[name])
+        _method_result(outcomes[name], outcomes.get("bp"), of_method, calibration.peak_bytes[name])
         for name, of_method in by_method.items()
-    ]
-    test_images = runs[0].test_images
-    outcomes = [
-        Outcome(
-            method=result.method,
-            accuracies=tuple(seed.accuracy for seed in result.seeds),
-            seconds=result.train_seconds,
-            test_images=test_images,
-            diverged=result.diverged,
-        )
-        for result in results
     ]
     return Comparison(
         protocol=settings.protocol,
         recipe=settings.recipe.to_dict(),
         environment=read_file(path / "environment.json"),
         calibration=calibration.to_dict(),
-        test_images=test_images,
+        test_images=runs[0].test_images,
         methods=results,
-        verdict=verdict(outcomes, equal_time=settings.budget_seconds is not None),
+        verdict=verdict(list(outcomes.values()), equal_time=settings.budget_seconds is not None),
     )
 
 
-def _method_result(name: str, runs: Sequence[Run], bp_seconds: float | None, peaks: dict[str, int]) -> MethodResult:
-    seeds = [_seed_result(run) for run in runs]
-    outcome = Outcome(name, tuple(seed.accuracy for seed in seeds), 0.0, 1)
-    seconds = fmean(seed.train_seconds for seed in seeds)
-    return MethodResult(
+def _outcome(name: str, runs: Sequence[Run]) -> Outcome:
+    return Outcome(
         method=name,
-        summary=methods.get(name).summary,
+        accuracies=tuple(run.records[-1].test_accuracy for run in runs),
+        seconds=fmean(run.train_seconds for run in runs),
+        test_images=runs[0].test_images,
+        diverged=sum(run.diverged is not None for run in runs),
+    )
+
+
+def _method_result(outcome: Outcome, bp: Outcome | None, runs: Sequence[Run], peaks: dict[str, int]) -> MethodResult:
+    method = methods.get(outcome.method)
+    return MethodResult(
+        method=method.name,
+        summary=method.summary_with(runs[0].recipe.predictor),
         steps=runs[0].total_steps,
         accuracy=outcome.mean,
         accuracy_std=outcome.spread,
-        train_seconds=seconds,
-        speedup=None if bp_seconds is None else bp_seconds / seconds,
+        train_seconds=outcome.seconds,
+        speedup=None if bp is None else speedup(outcome, bp),
         batch_ms=_pooled_ms([run.batch_seconds for run in runs]),
-        predictor_ms=_pooled_ms([run.predictor_batch_seconds for run in runs])
-        if methods.get(name).predictor is not None
-        else {},
+        predictor_ms=_pooled_ms([run.predictor_batch_seconds for run in runs]) if method.predictor is not None else {},
         peak_bytes=peaks,
         phases=_summed([record.phases for run in runs for record in run.records]),
         counts=_summed([run.records[-1].counts for run in runs]),
         cosines=_cosines(runs[0]),
-        seeds=seeds,
+        seeds=[_seed_result(run) for run in runs],
     )
 
 
@@ -365,6 +422,7 @@ def _seed_result(run: Run) -> SeedResult:
         accuracies=[record.test_accuracy for record in run.records],
         seconds=[record.train_seconds for record in run.records],
         diverged=run.diverged,
+        reasons=[reason for record in run.records for reason in record.reasons],
     )
 
 

@@ -29,6 +29,12 @@ class Method:
         """Whether GP batches leave the forward pass out: all sources but predictions can do without activations."""
         return self.source is not None and self.source != "predicted"
 
+    def summary_with(self, predictor: str | None) -> str:
+        """The summary, true also where a recipe names another predictor than the method's own."""
+        if self.predictor is None or predictor in (None, self.predictor):
+            return self.summary
+        return f"{self.summary}; here with predictor {predictor} instead of {self.predictor}"
+
     def schedule(self, warmup_steps: int, rung_steps: int, steps_per_epoch: int) -> Schedule:
         """The schedule of a run; the ladder counts in batches, because in short runs rungs end inside epochs."""
         if self.source is None:

@@ -11,13 +11,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
-from adagp import data, models
+from adagp import data, models, predictor
 from adagp.training import methods
 from adagp.training.errors import RecipeError
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 LR_SCHEDULES = ("constant", "cosine", "step", "plateau")
-PREDICTORS = ("trusted", "paper", "literal")
 
 # The paper's ladder in epochs: warm-up, then a share for each of 4:1, 3:1, 2:1; 1:1 takes the rest.
 PAPER_WARMUP_EPOCHS = 10.0
@@ -53,11 +52,12 @@ class Recipe:
         momentum: Of `sgd`; the others ignore it.
         weight_decay: As the optimizer defines it.
         lr_schedule: `constant`; `cosine` to zero; `step`: a tenth after half and again after three quarters of the run;
-            `plateau`: PyTorch's ReduceLROnPlateau with its default parameters, on the test loss after each epoch.
+            `plateau`: PyTorch's ReduceLROnPlateau with its default parameters, on the test loss after each epoch (no
+            images are held out for validation, so the test accuracy has had a say in the training).
         warmup_epochs: Epochs before the first predicted batch. None: the paper's 10, shortened in proportion for
             runs under 26 epochs.
         rung_epochs: Epochs of each of 4:1, 3:1 and 2:1. None: the paper's 4, shortened likewise.
-        predictor: Overrides the predictor of methods that have one; None keeps the method's own.
+        predictor: A name from `adagp.predictor.names()` for `adagp` and `adaptive`; None keeps the method's own.
         include: Regular expression: only layers whose name or class matches are covered.
         exclude: Regular expression: layers whose name or class matches are left to backpropagation.
         immediate: Update each layer as soon as its output exists, as the paper's hardware does.
@@ -209,13 +209,12 @@ def _parse(name: str, values: dict[str, Any]) -> Preset:
     compare = values.pop("compare", {})
     if not isinstance(compare, dict) or set(compare) - {"methods", "seeds"}:
         raise RecipeError(f"recipe '{name}': [compare] may hold only 'methods' and 'seeds'")
-    return Preset(
-        name=name,
-        about=about,
-        recipe=Recipe.from_mapping(values),
-        methods=tuple(compare.get("methods", DEFAULT_METHODS)),
-        seeds=tuple(compare.get("seeds", DEFAULT_SEEDS)),
-    )
+    chosen, seeds = compare.get("methods", list(DEFAULT_METHODS)), compare.get("seeds", list(DEFAULT_SEEDS))
+    if not isinstance(chosen, list) or not all(isinstance(part, str) for part in chosen):
+        raise RecipeError(f'recipe \'{name}\': [compare] methods must be a list of names, such as ["bp", "adagp"]')
+    if not isinstance(seeds, list) or not all(type(part) is int for part in seeds):
+        raise RecipeError(f"recipe '{name}': [compare] seeds must be a list of whole numbers, such as [0, 1]")
+    return Preset(name=name, about=about, recipe=Recipe.from_mapping(values), methods=tuple(chosen), seeds=tuple(seeds))
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
@@ -263,12 +262,15 @@ def _name_problems(recipe: Recipe) -> list[str]:
         ("lr_schedule", recipe.lr_schedule, list(LR_SCHEDULES)),
     ]
     if recipe.predictor is not None:
-        choices.append(("predictor", recipe.predictor, list(PREDICTORS)))
-    return [
+        choices.append(("predictor", recipe.predictor, predictor.names()))
+    problems = [
         f"unknown {field} '{value}'{_did_you_mean(str(value), known)}: choose one of {', '.join(known)}"
         for field, value, known in choices
         if value not in known
     ]
+    if recipe.method == "adagp-paper" and recipe.predictor not in (None, methods.get("adagp-paper").predictor):
+        problems.append(f"predictor = {recipe.predictor} would make adagp-paper something else: take method adagp")
+    return problems
 
 
 def _range_problems(recipe: Recipe) -> list[str]:
@@ -279,8 +281,8 @@ def _range_problems(recipe: Recipe) -> list[str]:
         ("lr", lambda value: 0 < value < float("inf"), "a positive number"),
         ("momentum", lambda value: 0 <= value < 1, "from 0 to below 1"),
         ("weight_decay", lambda value: 0 <= value < float("inf"), "0 or more"),
-        ("warmup_epochs", lambda value: value >= 0, "0 or more"),
-        ("rung_epochs", lambda value: value > 0, "more than 0"),
+        ("warmup_epochs", lambda value: 0 <= value < float("inf"), "0 or more"),
+        ("rung_epochs", lambda value: 0 < value < float("inf"), "more than 0"),
         ("seed", lambda value: 0 <= value < 2**63, "from 0 to 2**63 - 1"),
         ("train_limit", lambda value: value >= 1, "at least 1"),
         ("test_limit", lambda value: value >= 1, "at least 1"),
@@ -291,7 +293,8 @@ def _range_problems(recipe: Recipe) -> list[str]:
         value = getattr(recipe, name)
         if isinstance(value, int | float) and not holds(value):
             problems.append(f"{name} = {value} is out of range: it must be {wanted}")
-    if isinstance(recipe.train_limit, int) and 1 <= recipe.train_limit < recipe.batch_size:
+    limit, size = recipe.train_limit, recipe.batch_size
+    if isinstance(limit, int) and isinstance(size, int) and 1 <= limit < size:
         problems.append(
             f"train_limit = {recipe.train_limit} is smaller than batch_size = {recipe.batch_size}, so an epoch would "
             "hold no full batch: raise train_limit or lower batch_size"

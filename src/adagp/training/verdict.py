@@ -1,9 +1,13 @@
-"""One computed sentence about what a comparison shows."""
+"""Computed sentences about what a comparison shows, and about what its few seeds cannot show."""
 
 from dataclasses import dataclass
 from math import sqrt
+from statistics import NormalDist
+
+from adagp.training.statistics import standard_deviation, t_quantile
 
 REFERENCES = ("adagp", "adagp-paper", "adaptive")
+LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -12,7 +16,7 @@ class Outcome:
 
     Attributes:
         method: Its name.
-        accuracies: Test accuracy of each seed, from 0 to 1.
+        accuracies: Test accuracy of each seed, from 0 to 1; all methods have the same seeds in the same order.
         seconds: Mean training seconds.
         test_images: How many images the accuracies were measured on.
         diverged: How many of its runs diverged; they count with the accuracy they ended with.
@@ -32,87 +36,108 @@ class Outcome:
     @property
     def spread(self) -> float | None:
         """Standard deviation over seeds; None for a single seed."""
-        count = len(self.accuracies)
-        if count < 2:
-            return None
-        return sqrt(sum((value - self.mean) ** 2 for value in self.accuracies) / (count - 1))
+        return standard_deviation(self.accuracies) if len(self.accuracies) > 1 else None
 
 
-def noise(one: Outcome, other: Outcome) -> float | None:
-    """How large a difference in mean accuracy must be to be called one; None when there is only one seed.
+def least_difference(one: Outcome, other: Outcome) -> float | None:
+    """The difference in mean accuracy beyond which these seeds show one; None when there is only one seed.
 
-    The larger of the pooled spread over seeds and the resolution of the test set (the standard error of an accuracy
-    measured on so many images): two seeds can agree by chance.
+    A two-sided paired t test at `LEVEL`: under one seed methods share initial weights and the order of images, so what
+    counts is how much their difference varies over seeds. Never less than what so many test images resolve (the
+    standard error of a difference of two accuracies, at the same level): a few seeds can agree by chance, and all of
+    them are tested on the same images.
     """
-    if one.spread is None or other.spread is None:
+    count = len(one.accuracies)
+    if count < 2:
         return None
-    pooled = sqrt((one.spread**2 + other.spread**2) / 2)
-    resolution = sqrt(max(one.mean * (1 - one.mean), other.mean * (1 - other.mean)) / one.test_images)
-    return max(pooled, resolution)
+    differences = [mine - theirs for mine, theirs in zip(one.accuracies, other.accuracies, strict=True)]
+    over_seeds = t_quantile(LEVEL, count - 1) * standard_deviation(differences) / sqrt(count)
+    variance = sum(outcome.mean * (1 - outcome.mean) / outcome.test_images for outcome in (one, other))
+    return max(over_seeds, NormalDist().inv_cdf(1 - LEVEL / 2) * sqrt(variance))
+
+
+def speedup(method: Outcome, bp: Outcome) -> float | None:
+    """Seconds of bp divided by the method's; None when a run of either diverged, because it ended early."""
+    return None if method.diverged or bp.diverged else bp.seconds / method.seconds
 
 
 def verdict(outcomes: list[Outcome], *, equal_time: bool = False) -> str:
-    """ADA-GP against leaving its GP batches out and against plain backpropagation in the same time.
+    """Each ADA-GP method against leaving its GP batches out and against plain backpropagation in the same time.
 
-    That is short-bp, or with `equal_time` (a budget of seconds for everyone) bp itself.
+    That is short-bp, or with `equal_time` (a budget of seconds for everyone) bp itself. One line for each method.
     """
     by_name = {outcome.method: outcome for outcome in outcomes}
-    reference = next((by_name[name] for name in REFERENCES if name in by_name), None)
-    if reference is None:
+    references = [by_name[name] for name in REFERENCES if name in by_name]
+    if not references:
         return "No ADA-GP method took part, so there is nothing to judge."
     bp = by_name.get("bp")
-    short = by_name.get("short-bp")
-    parts = [f"{reference.method} reached {_percent(reference.mean)} in {reference.seconds:.1f} s"]
-    if bp is not None:
-        share = reference.seconds / bp.seconds
-        parts[0] += f", {share:.2f} x the time of bp ({_percent(bp.mean)}: {_difference(reference, bp)})"
-    timed = short or (bp if equal_time else None)
+    timed = by_name.get("short-bp") or (bp if equal_time else None)
     rivals = [rival for rival in (by_name.get("skip"), timed) if rival is not None]
-    parts += [
-        f"{rival.method} reached {_percent(rival.mean)} in {rival.seconds:.1f} s ({_difference(reference, rival)})"
-        for rival in rivals
-        if rival is not bp
-    ]
-    lost = [
-        f" {outcome.method} diverged in {outcome.diverged} of {len(outcome.accuracies)} runs."
+    lines = [f"{_facts(reference, bp, rivals)} {_conclusion(reference, rivals)}" for reference in references]
+    lines += [
+        f"{outcome.method} diverged in {outcome.diverged} of {len(outcome.accuracies)} runs: its seconds are no speed."
         for outcome in outcomes
         if outcome.diverged
     ]
-    return f"{'; '.join(parts)}.{''.join(lost)} {_conclusion(reference, rivals)}"
+    seeds = len(references[0].accuracies)
+    if seeds > 1 and (bp is not None or rivals):
+        lines.append(
+            f"Each difference is judged by itself: t test paired over {seeds} seeds, two-sided, {100 * LEVEL:g} % "
+            "level, and no finer than the test images resolve."
+        )
+    return "\n".join(lines)
+
+
+def _facts(reference: Outcome, bp: Outcome | None, rivals: list[Outcome]) -> str:
+    parts = [_reached(reference)]
+    if bp is not None:
+        gain = speedup(reference, bp)
+        time = "" if gain is None else f", {1 / gain:.2f} x the time of bp"
+        parts[0] += f"{time} ({'bp ' if gain is None else ''}{_percent(bp.mean)}: {_difference(reference, bp)})"
+    parts += [f"{_reached(rival)} ({_difference(reference, rival)})" for rival in rivals if rival is not bp]
+    return f"{'; '.join(parts)}."
+
+
+def _reached(outcome: Outcome) -> str:
+    time = "" if outcome.diverged else f" in {outcome.seconds:.1f} s"
+    return f"{outcome.method} reached {_percent(outcome.mean)}{time}"
 
 
 def _difference(reference: Outcome, rival: Outcome) -> str:
-    difference = reference.mean - rival.mean
-    limit = noise(reference, rival)
+    difference, least = reference.mean - rival.mean, least_difference(reference, rival)
     points = f"{100 * difference:+.2f} points"
-    if limit is None:
+    if least is None:
         return f"{points}, one seed: unjudged"
-    if abs(difference) <= limit:
-        return f"{points}, no measurable difference at a noise of {100 * limit:.2f}"
-    return f"{points}, beyond the noise of {100 * limit:.2f}"
+    seeds = len(reference.accuracies)
+    if abs(difference) <= least:
+        return f"{points}, no difference that {seeds} seeds can show; it would take {100 * least:.2f}"
+    return f"{points}, more than the {100 * least:.2f} that chance explains"
 
 
 def _conclusion(reference: Outcome, rivals: list[Outcome]) -> str:
     if not rivals:
         return "Neither skip nor short-bp took part, so it is open whether the predictions earned anything."
-    better, ahead, not_better = [], [], []
+    name, seeds = reference.method, len(reference.accuracies)
+    better: list[str] = []
+    worse: list[str] = []
+    same: list[str] = []
     for rival in rivals:
-        difference, limit = reference.mean - rival.mean, noise(reference, rival)
-        if limit is not None and difference > limit:
-            better.append(rival.method)
-        elif limit is None and difference > 0:
-            ahead.append(rival.method)
-        else:
-            not_better.append(rival.method)
-    name = reference.method
-    if not_better:
-        text = f"Verdict: {name} was not better than {' or '.join(not_better)} here"
-        if better:
-            return f"{text}, though it was better than {' and '.join(better)}."
-        return f"{text}: its predictions did not pay for themselves."
-    if ahead:
-        return f"Verdict: {name} is ahead of {' and '.join(ahead)}, but one seed proves nothing: run more seeds."
-    return f"Verdict: {name} was better than {' and '.join(better)} here, beyond the noise: its predictions paid."
+        difference, least = reference.mean - rival.mean, least_difference(reference, rival)
+        if least is None:
+            return (
+                f"Verdict: one seed cannot show whether {name} is better than "
+                f"{' or '.join(rival.method for rival in rivals)}: run more seeds."
+            )
+        (same if abs(difference) <= least else better if difference > 0 else worse).append(rival.method)
+    found = []
+    if better:
+        found.append(f"was better than {' and '.join(better)}")
+    if worse:
+        found.append(f"was worse than {' and '.join(worse)}")
+    if same:
+        found.append(f"was not better than {' or '.join(same)} by anything that {seeds} seeds can show")
+    paid = "its predictions paid" if not worse and not same else "its predictions are not shown to pay for themselves"
+    return f"Verdict: {name} {', '.join(found)}: {paid}."
 
 
 def _percent(share: float) -> str:
