@@ -1,6 +1,8 @@
 """Every Python block of the README and of the docs is executed: what a reader copies must work."""
 
+import os
 import re
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -61,6 +63,19 @@ def test_page_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         _run_page(path, monkeypatch)
+
+
+def test_the_site_renders_without_a_broken_link(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "results" / "index.html").is_file()
 
 
 def test_blocks_share_a_namespace_and_failures_show_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
