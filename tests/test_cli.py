@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.core import TyperGroup, TyperOption
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
@@ -260,7 +261,10 @@ def test_help_teaches(command: str) -> None:
     assert result.exit_code == 0
     assert re.search(rf"adagp {command}\b.*: ", re.sub(r"\s+", " ", result.output))
     shown = " ".join(re.sub(r"[│╭╮╰╯─]", " ", result.output).split())
-    for parameter in get_command(app).commands[command].params:
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    for parameter in group.commands[command].params:
+        assert isinstance(parameter, TyperOption)
         assert parameter.opts[0] in shown
         assert parameter.help
         assert " ".join(parameter.help.split()[:2]) in shown
