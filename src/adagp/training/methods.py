@@ -57,7 +57,7 @@ _METHODS = (
     Method("mean", "the ladder; GP batches apply the running mean of true gradients, without a forward", "mean"),
     Method("last", "the ladder; GP batches repeat the last true gradient, without a forward", "last"),
     Method("zero", "the ladder; GP batches apply gradient 0: momentum and weight decay alone move the weights", "zero"),
-    Method("short-bp", "plain backpropagation given only ADA-GP's measured time, its learning rate fitted to it"),
+    Method("short-bp", "plain backpropagation given only ADA-GP's measured time"),
 )
 _BY_NAME = {method.name: method for method in _METHODS}
 
