@@ -8,17 +8,16 @@ from torch.nn import functional
 
 from adagp import models, schedules
 from adagp.data import Batches, DataSet
+from adagp.models import registry
 from adagp.training import CheckpointError, DivergedError, Recipe, RecipeError, Run, TrainingError, lr, methods
 from adagp.training.runfolder import summarise
 
 
-@models.register("test-dropout")
 def dropout_model(*, num_classes: int, in_channels: int) -> nn.Module:
     """Draws random numbers in every forward, as the models of the zoo do not."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64 * in_channels, 20), nn.Dropout(0.5), nn.Linear(20, num_classes))
 
 
-@models.register("test-twice")
 class Twice(nn.Module):
     """Runs one layer twice, which immediate updates cannot serve."""
 
@@ -30,12 +29,20 @@ class Twice(nn.Module):
         return self.last(self.first(self.first(images.flatten(1)).relu()))  # type: ignore[no-any-return]
 
 
-@models.register("test-huge")
 class Huge(Twice):
     """Asks for more memory than any machine has."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return torch.empty(2**58) + super().forward(images)
+
+
+@pytest.fixture(autouse=True)
+def _models_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known to these tests only: other tests list the models there are."""
+    monkeypatch.setattr(registry, "_builders", dict(registry._builders))
+    models.register("test-dropout")(dropout_model)
+    models.register("test-twice")(Twice)
+    models.register("test-huge")(Huge)
 
 
 def finish(run: Run) -> Run:
