@@ -203,7 +203,9 @@ class AdaGP:
             closure()
         for hook in hooks:
             hook.remove()
-        return f"layer {found[0]!r} is the first whose output is not" if found else "every covered layer's output is"
+        if not found:
+            return "the output of every covered layer is finite"
+        return f"layer {found[0]!r} is the first whose output is not finite"
 
     def batch(self, scaler: GradScaler | None = None) -> "Batch":
         """Open one batch of the schedule, for loops that need their own hands; use it in a `with` statement.
