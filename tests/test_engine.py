@@ -623,7 +623,9 @@ def test_a_loss_that_is_not_finite_in_backprop_stops_with_the_layers_name(predic
     run(gp, model, batches(1))
     with torch.no_grad():
         model[7].weight[0, 0] = float("inf")
-    with pytest.raises(NonFiniteError, match=r"step 1 \(BP\): lower .*; layer '7' is the first whose output is not finite"):
+    with pytest.raises(
+        NonFiniteError, match=r"step 1 \(BP\): lower .*; layer '7' is the first whose output is not finite"
+    ):
         run(gp, model, batches(1))
 
 
