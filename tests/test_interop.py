@@ -162,14 +162,16 @@ def compiled_run(compiled: bool, backend: str) -> tuple[nn.Module, AdaGP]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_a_model_compiled_after_attaching_trains_alike(backend: str) -> None:
+@pytest.mark.parametrize(
+    ("backend", "tolerance"), [("aot_eager", 1e-4), pytest.param("inductor", 1e-3, marks=pytest.mark.slow)]
+)
+def test_a_model_compiled_after_attaching_trains_alike(backend: str, tolerance: float) -> None:
     """Fused kernels round differently, and the predictor's Adam makes a whole step of the sign of a rounding error."""
     plain, one = compiled_run(False, backend)
     ours, two = compiled_run(True, backend)
     assert one.counts() == two.counts()
     for a, b in zip(plain.parameters(), ours.parameters(), strict=True):
-        assert torch.allclose(a, b, atol=1e-3)
+        assert torch.allclose(a, b, atol=tolerance)
 
 
 @pytest.mark.filterwarnings("ignore")
