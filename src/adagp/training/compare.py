@@ -220,57 +220,38 @@ def compare(
         Interrupted: After saving, when a signal asked to stop.
     """
     with cpu_threads(settings.recipe.threads):
-        return _compare(
-            settings,
-            dataset,
-            path,
-            device=device,
-            observer=observer,
-            interrupt=interrupt,
-            resume=resume,
-            checkpoint_seconds=checkpoint_seconds,
-        )
-
-
-def _compare(
-    settings: Settings,
-    dataset: DataSet,
-    path: Path,
-    *,
-    device: torch.device,
-    observer: Observer,
-    interrupt: Interrupt,
-    resume: bool,
-    checkpoint_seconds: float,
-) -> Comparison:
-    if not _holds(settings, path, resume=resume):
-        for name in settings.effective_methods:
-            Run(settings.recipe.replace(method=name, seed=settings.seeds[0]), dataset, device=device)
-        make_folder(path)
-        write_file(path / "environment.json", describe(device, settings.recipe.threads))
-        write_file(path / "compare.json", settings.to_dict())
-    calibration = _calibration(settings, dataset, path, device=device, observer=observer, interrupt=interrupt)
-    runs = _build_runs(settings, calibration, dataset, path, device)
-    observer.on_start([run for run, _ in runs])
-    turn = 0
-    while any(not run.finished for run, _ in runs):
-        offset = turn % len(runs)
-        for run, folder in runs[offset:] + runs[:offset]:
-            if not run.finished:
-                try:
-                    train_epoch(
-                        run, folder, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds
-                    )
-                except DivergedError as error:
-                    # A method that diverges is a result; the others go on.
-                    observer.on_message(f"{run.name} is given up: {error}")
-                    record = run.give_up(str(error))
-                    folder.save(run)
-                    observer.on_epoch(run, record)
-        turn += 1
+        if not _holds(settings, path, resume=resume):
+            for name in settings.effective_methods:
+                Run(settings.recipe.replace(method=name, seed=settings.seeds[0]), dataset, device=device)
+            make_folder(path)
+            write_file(path / "environment.json", describe(device, settings.recipe.threads))
+            write_file(path / "compare.json", settings.to_dict())
+        calibration = _calibration(settings, dataset, path, device=device, observer=observer, interrupt=interrupt)
+        runs = _build_runs(settings, calibration, dataset, path, device)
+        observer.on_start([run for run, _ in runs])
+        turn = 0
+        while any(not run.finished for run, _ in runs):
+            offset = turn % len(runs)
+            for run, folder in runs[offset:] + runs[:offset]:
+                if not run.finished:
+                    _take_turn(run, folder, observer, interrupt, checkpoint_seconds)
+            turn += 1
     comparison = _conclude(settings, calibration, [run for run, _ in runs], path)
     write_file(path / "result.json", comparison.to_dict())
     return comparison
+
+
+def _take_turn(
+    run: Run, folder: RunFolder, observer: Observer, interrupt: Interrupt, checkpoint_seconds: float
+) -> None:
+    """One epoch of one run. A method that diverges is a result; the others go on."""
+    try:
+        train_epoch(run, folder, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds)
+    except DivergedError as error:
+        observer.on_message(f"{run.name} is given up: {error}")
+        record = run.give_up(str(error))
+        folder.save(run)
+        observer.on_epoch(run, record)
 
 
 def stored_settings(path: Path) -> Settings:
