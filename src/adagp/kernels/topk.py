@@ -1,0 +1,69 @@
+"""The one entrance: check the arguments, choose the fastest kernel there is, call it."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from adagp.kernels import gather, reference
+from adagp.kernels.geometry import Geometry, check_tensors, geometry
+
+Kernel = Callable[[Tensor, Tensor, Geometry, int], Tensor]
+_KERNELS: dict[str, Kernel] = {"reference": reference.weight_grad, "gather": gather.weight_grad}
+
+
+@torch.no_grad()
+def topk_weight_grad(
+    input: Tensor,  # noqa: A002
+    grad_output: Tensor,
+    weight_shape: Sequence[int],
+    *,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    k: int = 1,
+) -> Tensor:
+    """The gradient of a Conv2d's weight from k output gradients per sample and channel.
+
+    Per sample and output channel the k entries of `grad_output` of largest magnitude stand for all: they are scaled so
+    that their sum is the channel's. With k = 1 this is algorithm 1 of the paper, and with every position the exact
+    gradient. Kept entries that nearly cancel (their sum is at most a tenth of the sum of their magnitudes) are not
+    scaled, as the factor would explode: each gets an equal share of what is missing instead.
+
+    A Linear is a convolution with a 1 x 1 kernel over `(samples, features, positions, 1)`.
+
+    Args:
+        input: `(samples, channels, height, width)`, in any memory layout.
+        grad_output: The gradient at the layer's output, of the same type and on the same device.
+        weight_shape: Output channels, input channels per group, kernel height and width.
+        stride: As in `nn.Conv2d`, like the next three.
+        padding: In numbers; a name such as 'same' is refused.
+        dilation: Distance of the kernel's taps.
+        groups: Groups of channels that do not mix.
+        k: Entries kept; more than there are positions means all.
+
+    Returns:
+        The gradient, shaped as the weight. Its type is the input's, or float32 for half precision, in which a sum over
+        a batch would lose too much: cast it to the weight's.
+    """
+    conv = geometry(weight_shape, stride, padding, dilation, groups)
+    check_tensors(input, grad_output, conv)
+    if k < 1:
+        raise ValueError(f"k is {k}; at least one entry per sample and channel must be kept")
+    sum_dtype = torch.promote_types(input.dtype, torch.float32)
+    x, grad_output = input.to(sum_dtype), grad_output.to(sum_dtype)
+    if not x.shape[0]:
+        return x.new_zeros(conv.weight_shape)
+    return _KERNELS[choose_topk(grad_output, k=k)](x, grad_output, conv, k)
+
+
+def choose_topk(grad_output: Tensor, *, k: int = 1) -> str:
+    """The name of the kernel that `topk_weight_grad` takes for such a gradient (see `topk_backends`)."""
+    positions = grad_output.shape[2] * grad_output.shape[3]
+    return "reference" if k >= positions else "gather"
+
+
+def topk_backends() -> dict[str, str]:
+    """Each kernel's name, with an empty text where it can be used here and else the reason why not."""
+    return dict.fromkeys(_KERNELS, "")
