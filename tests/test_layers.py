@@ -79,6 +79,22 @@ def test_channels_last_output_is_reorganised_to_the_same_values() -> None:
     assert torch.allclose(seen, layer.reorganise(output), atol=1e-6)
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("most", "picked"), [(1, [0]), (3, [0, 3, 6]), (7, [0, 1, 2, 3, 4, 5, 6]), (9, range(7))])
+def test_a_sample_of_the_batch_is_evenly_spread(layout: torch.memory_format, most: int, picked: list[int]) -> None:
+    module = nn.Conv2d(3, 5, 3)
+    output = module(torch.randn(7, 3, 9, 8)).to(memory_format=layout)
+    seen = only_layer(module).reorganise(output, most)
+    assert torch.allclose(seen[:, 0], output[list(picked)].mean(0), atol=1e-6)
+
+
+def test_no_sample_is_taken_where_there_is_no_batch() -> None:
+    convolution, linear = nn.Conv2d(3, 4, 3), nn.Linear(6, 8)
+    for module, output in ((convolution, convolution(torch.randn(3, 8, 8))), (linear, linear(torch.randn(6)))):
+        layer = only_layer(module)
+        assert torch.equal(layer.reorganise(output, 2), layer.reorganise(output))
+
+
 def test_channels_last_weight_keeps_its_layout_in_the_gradient() -> None:
     module = nn.Conv2d(4, 6, 3).to(memory_format=torch.channels_last)
     layer = only_layer(module)

@@ -162,6 +162,25 @@ def test_layers_take_turns_when_few_are_learned_a_step() -> None:
         PaperPredictor(layers_per_step=0)
 
 
+def test_the_paper_sees_the_whole_batch_and_the_default_sixteen_samples() -> None:
+    module = nn.Conv2d(3, 6, 3)
+    (layer,), _ = find_layers(module, module.parameters())
+    output = torch.randn(64, 6, 5, 5)
+    changed = output.clone()
+    changed[1::4] += 1  # every fourth sample, the first of all among them, is in the sample of sixteen
+    changed[2::4] -= 5
+    changed[3::4] *= 9
+    seen = {name: build(name).see(layer, output).output for name in ("trusted", "paper", "literal")}
+    again = {name: build(name).see(layer, changed).output for name in seen}
+    assert {name: torch.equal(seen[name], again[name]) for name in seen} == {
+        "trusted": True,
+        "paper": False,
+        "literal": False,
+    }
+    with pytest.raises(ValueError, match="samples"):
+        PaperPredictor(samples=0)
+
+
 def learn_constant(predictor: TrustedPredictor, sign: float, count: int) -> Any:
     module = nn.Linear(4, 3, bias=False)
     layer = find_layers(module, module.parameters())[0][0]

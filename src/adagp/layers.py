@@ -30,6 +30,10 @@ class LayerKind(ABC):
     def reorganise(self, module: nn.Module, output: Tensor) -> Tensor:
         """Average the output over the batch and return it as `(out, 1, height, width)`."""
 
+    def has_batch(self, module: nn.Module, output: Tensor) -> bool:
+        """Whether dimension 0 of this output is the batch, so that a predictor may look at some of its samples only."""
+        return False
+
 
 _KINDS: dict[type[nn.Module], LayerKind] = {}
 
@@ -58,21 +62,27 @@ def kind_of(module: nn.Module) -> LayerKind | None:
 
 def _batch_mean(output: Tensor) -> Tensor:
     """Mean over dimension 0, read in memory order: a strided sum of a channels-last tensor is 25 x slower on a CPU."""
-    if output.dim() == 4 and not output.is_contiguous() and output.is_contiguous(memory_format=torch.channels_last):
+    if output.dim() == 4 and output.stride(1) == 1 and output.shape[1] > 1:
         return output.permute(0, 2, 3, 1).mean(0).permute(2, 0, 1)
     return output.mean(0)
 
 
-def _channels_first(module: nn.Module, output: Tensor) -> Tensor:
-    """Reorganise `(batch, out, *positions)`, or the same without a batch; depth is folded into height."""
-    weight = module.weight
-    assert isinstance(weight, Tensor)
-    mean = _batch_mean(output) if output.dim() == weight.dim() else output
-    return mean.reshape(mean.shape[0], 1, -1, mean.shape[-1])
+class _Spatial(LayerKind):
+    """Layers whose output is `(batch, out, *positions)`, or the same without a batch."""
+
+    def reorganise(self, module: nn.Module, output: Tensor) -> Tensor:
+        """Output channels become the predictor's batch; depth is folded into height."""
+        mean = _batch_mean(output) if self.has_batch(module, output) else output
+        return mean.reshape(mean.shape[0], 1, -1, mean.shape[-1])
+
+    def has_batch(self, module: nn.Module, output: Tensor) -> bool:
+        """As many dimensions as the weight."""
+        assert isinstance(module.weight, Tensor)
+        return output.dim() == module.weight.dim()
 
 
 @register(nn.Conv1d, nn.Conv2d, nn.Conv3d)
-class Convolution(LayerKind):
+class Convolution(_Spatial):
     """Convolutions, grouped and depthwise ones too: `fan_in` is `in / groups x kernel positions`."""
 
     def rows(self, module: nn.Module, weight_like: Tensor) -> Tensor:
@@ -84,13 +94,9 @@ class Convolution(LayerKind):
         assert isinstance(module.weight, Tensor)
         return rows.reshape(module.weight.shape)
 
-    def reorganise(self, module: nn.Module, output: Tensor) -> Tensor:
-        """Output channels become the predictor's batch."""
-        return _channels_first(module, output)
-
 
 @register(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-class TransposedConvolution(LayerKind):
+class TransposedConvolution(_Spatial):
     """Transposed convolutions hold their weight as `(in, out / groups, *kernel)`: rows gather it by output channel."""
 
     def rows(self, module: nn.Module, weight_like: Tensor) -> Tensor:
@@ -108,10 +114,6 @@ class TransposedConvolution(LayerKind):
         grouped = rows.reshape(groups, out_per_group, in_channels // groups, *kernel)
         return grouped.transpose(1, 2).reshape(module.weight.shape)
 
-    def reorganise(self, module: nn.Module, output: Tensor) -> Tensor:
-        """Output channels become the predictor's batch."""
-        return _channels_first(module, output)
-
 
 @register(nn.Linear)
 class FullyConnected(LayerKind):
@@ -127,8 +129,12 @@ class FullyConnected(LayerKind):
 
     def reorganise(self, module: nn.Module, output: Tensor) -> Tensor:
         """`(batch, *positions, out)` becomes `(out, 1, 1, positions)`."""
-        mean = output.mean(0) if output.dim() > 1 else output
+        mean = output.mean(0) if self.has_batch(module, output) else output
         return mean.reshape(-1, mean.shape[-1]).t()[:, None, None, :]
+
+    def has_batch(self, module: nn.Module, output: Tensor) -> bool:
+        """More than the features."""
+        return output.dim() > 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,8 +169,10 @@ class Layer:
         if self.bias is not None:
             self.bias.grad = None if rows is None or rows.bias is None else _like(self.bias, rows.bias.reshape(-1))
 
-    def reorganise(self, output: Tensor) -> Tensor:
-        """The output as the predictor sees it, `(out, 1, height, width)`."""
+    def reorganise(self, output: Tensor, most_samples: int | None = None) -> Tensor:
+        """The output as the predictor sees it, `(out, 1, height, width)`: its mean over the batch or a part of it."""
+        if most_samples is not None and self.kind.has_batch(self.module, output):
+            output = output[:: max(1, -(-output.shape[0] // most_samples))]
         reorganised = self.kind.reorganise(self.module, output)
         if reorganised.dim() != 4 or reorganised.shape[:2] != (self.out, 1):
             raise ValueError(

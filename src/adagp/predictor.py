@@ -115,6 +115,7 @@ class PaperPredictor:
         gamma: float = 0.1,
         predict_bias: bool = True,
         layers_per_step: int | None = None,
+        samples: int | None = None,
         literal: bool = False,
         seed: int = 0,
     ) -> None:
@@ -128,14 +129,18 @@ class PaperPredictor:
             gamma: See `milestones`.
             predict_bias: Give biases one extra output; otherwise their gradient is None in GP.
             layers_per_step: Learn from this many layers a step, in turn, instead of all.
+            samples: See the mean over at most this many samples of a batch, evenly spread, instead of all.
             literal: The printed recipe; its first predictions may be many times larger than true gradients.
             seed: Of the initial weights; the global generator is left alone.
         """
         if layers_per_step is not None and layers_per_step < 1:
             raise ValueError("layers_per_step: must be at least 1, or None for all layers")
+        if samples is not None and samples < 1:
+            raise ValueError("samples: must be at least 1, or None for the whole batch")
         self._grid, self._channels, self._lr = grid, channels, lr
         self._milestones, self._gamma = list(milestones), gamma
         self._predict_bias, self._layers_per_step = predict_bias, layers_per_step
+        self._samples = samples
         self._literal, self._seed = literal, seed
         self._turn = 0
         self._mean_squares: dict[str, list[float]] = {}
@@ -158,7 +163,7 @@ class PaperPredictor:
 
     def see(self, layer: Layer, output: Tensor) -> Seen:
         """Pool the reorganised output to the grid, at unit scale, in which layers differ widely."""
-        reorganised = layer.reorganise(output.detach()).float()
+        reorganised = layer.reorganise(output.detach(), self._samples).float()
         pooled = nn.functional.adaptive_avg_pool2d(reorganised, self._grid).flatten(1)
         return Seen(pooled if self._literal else pooled / pooled.square().mean().sqrt().clamp(min=1e-12))
 
@@ -354,11 +359,11 @@ class TrustedPredictor:
         """Set what is remembered and how fast trust moves.
 
         Args:
-            network: Learns what the mean misses; defaults to one of the default size.
+            network: Learns what the mean misses; defaults to one of the default size that looks at 16 samples a batch.
             mean_decay: Weight of the past in the running mean of true gradients.
             trust_rate: How far one BP batch moves a layer's trust, per unit of cosine.
         """
-        self._network = network or PaperPredictor()
+        self._network = network or PaperPredictor(samples=16)
         self._means = RunningRows(mean_decay)
         self._trust_rate = trust_rate
         self._trust: dict[str, float] = {}
