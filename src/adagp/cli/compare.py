@@ -1,0 +1,121 @@
+"""`adagp compare`: several methods over several seeds, interleaved, and the verdict."""
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from adagp import data
+from adagp.cli import options
+from adagp.cli.common import command, print_json, print_table
+from adagp.cli.display import Display
+from adagp.cli.runs import assignments, base_preset, chosen_device, default_folder, given_values, resume_line, stopped
+from adagp.report import comparison_table, write_report
+from adagp.training import Interrupted, Recipe, RecipeError, Settings, compare
+from adagp.training.compare import stored_settings
+from adagp.training.interrupt import catch_signals
+from adagp.training.observers import Several
+from adagp.training.runfolder import CHECKPOINT_SECONDS
+from adagp.training.tensorboard import TensorBoard
+
+
+@command
+def compare_command(
+    preset: options.Preset = None,
+    recipe_file: options.Recipe = None,
+    methods_: Annotated[str | None, typer.Option("--methods", help="Comma-separated; see below.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Comma-separated whole numbers, for example 0,1,2.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="Give every method this many training seconds instead of the same epochs.")
+    ] = None,
+    model: options.Model = None,
+    data_name: options.Data = None,
+    epochs: options.Epochs = None,
+    batch_size: options.Batch = None,
+    lr: options.Lr = None,
+    train_limit: options.TrainLimit = None,
+    test_limit: options.TestLimit = None,
+    set_: options.Set = None,
+    out: options.Out = None,
+    resume: options.Resume = False,
+    device: options.Device = None,
+    data_root: options.Root = None,
+    checkpoint_seconds: options.Checkpoint = CHECKPOINT_SECONDS,
+    tensorboard: options.TensorBoard = False,
+    as_json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Train several methods over several seeds, interleaved, and judge them.
+
+    All runs of a comparison take turns in one process, so whatever slows the machine down slows down all of them.
+    Costs of a batch are measured first; `short-bp` gets as many batches as fit into ADA-GP's time.
+
+    Try:
+
+    - `adagp compare --preset demo`: about two minutes, no download.
+    - `adagp compare --methods bp,adagp,skip,short-bp --seeds 0,1,2 --data digits --epochs 9`: your own choice.
+    - `adagp compare --preset cifar10-resnet20-tuned --data-root DIR --budget 600`: the same ten minutes for each run.
+    - `adagp compare --preset demo --resume`: after Ctrl-C or a crash.
+    """
+    del debug
+    given = given_values(
+        model=model,
+        data=data_name,
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        train_limit=train_limit,
+        test_limit=test_limit,
+    ) | assignments(set_)
+    for field, remedy in (("method", "--methods"), ("seed", "--seeds")):
+        if field in given:
+            raise RecipeError(f"{field} is set for each run of a comparison: choose with {remedy}")
+    if budget is not None and "epochs" in given:
+        raise RecipeError("epochs and --budget both set the length: give one of them")
+    base = base_preset(preset, recipe_file)
+    fresh = preset is None and recipe_file is None and not given and not methods_ and not seeds and budget is None
+    if resume and out is not None and fresh:
+        settings = stored_settings(out)
+    else:
+        settings = Settings(
+            recipe=Recipe.from_mapping(given, base.recipe).replace(method="bp", seed=0),
+            methods=tuple(part.strip() for part in methods_.split(",")) if methods_ else base.methods,
+            seeds=_numbers(seeds) if seeds else base.seeds,
+            budget_seconds=budget,
+        )
+    stem = base.name if preset or recipe_file else f"{settings.recipe.data}-{settings.recipe.model}"
+    path = out or default_folder(f"compare-{stem}", resume)
+    where = chosen_device(device)
+    again = resume_line("compare", path, device, data_root, as_json, tensorboard)
+    with catch_signals() as interrupt, Display(as_json) as display:
+        dataset = data.load(settings.recipe.data, data_root)
+        observer = Several(display, TensorBoard(path / "tensorboard")) if tensorboard else display
+        try:
+            comparison = compare(
+                settings,
+                dataset,
+                path,
+                device=where,
+                observer=observer,
+                interrupt=interrupt,
+                resume=resume,
+                checkpoint_seconds=checkpoint_seconds,
+            )
+        except Interrupted as stop:
+            raise stopped(stop, again, display) from None
+        png, html = write_report(comparison, path)
+    if as_json:
+        print_json({"folder": str(path), "figure": str(png), "report": str(html), **comparison.to_dict()})
+        return
+    print_table(comparison_table(comparison))
+    console = Console(highlight=False)
+    console.print(f"\n[bold]{escape(comparison.verdict)}[/bold]\n")
+    print(f"picture: {png}\nreport:  {html}")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise RecipeError(f"seeds = '{text}' is not a list of whole numbers: write for example 0,1,2") from None

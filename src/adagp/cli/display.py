@@ -1,0 +1,68 @@
+"""Progress of training runs, on stderr."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from adagp.training import EpochRecord, Run
+from adagp.training.observers import BatchEvent, Observer
+
+
+class Display(Observer):
+    """Progress on stderr: a bar on a terminal, a line per epoch elsewhere."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._live = self._console.is_terminal
+        self._quiet = quiet and not self._live
+        self._accuracy: dict[str, float] = {}
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=12),
+            TaskProgressColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=False),
+            console=self._console,
+            disable=not self._live,
+            transient=True,
+        )
+        self._task = self._progress.add_task("", total=None)
+
+    def __enter__(self) -> "Display":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._progress.stop()
+
+    def on_start(self, runs: Sequence[Run]) -> None:
+        """The bar counts the batches of all runs."""
+        total, done = sum(run.total_steps for run in runs), sum(run.step_index for run in runs)
+        self._progress.reset(self._task, total=total, completed=done)
+
+    def on_batch(self, run: Run, event: BatchEvent) -> None:
+        """Loss, phase, k:m, and the last accuracy of this run."""
+        if self._live:
+            accuracy = self._accuracy.get(run.name)
+            known = "" if accuracy is None else f" acc {100 * accuracy:.1f} %"
+            loss = "" if event.loss is None else f" loss {event.loss:.3f}"
+            phase = event.phase if event.note in ("warm-up", event.phase) else f"{event.phase} {event.note}"
+            epoch = min(event.step // run.steps_per_epoch + 1, run.total_epochs)
+            text = f"{run.name} {epoch}/{run.total_epochs} {phase}{loss}{known}"
+            self._progress.update(self._task, advance=1, description=text)
+
+    def on_epoch(self, run: Run, record: EpochRecord) -> None:
+        """A line per epoch."""
+        self._accuracy[run.name] = record.test_accuracy
+        if not self._quiet:
+            self._console.print(
+                f"{run.name:<18} epoch {record.epoch:>3}/{run.total_epochs}  loss {record.train_loss:.4f}  "
+                f"accuracy {100 * record.test_accuracy:.2f} %  {record.train_seconds:.1f} s",
+                soft_wrap=True,
+            )
+
+    def on_message(self, text: str) -> None:
+        """A line of its own."""
+        if not self._quiet:
+            self._console.print(text, soft_wrap=True, markup=False)

@@ -1,0 +1,37 @@
+"""Options that several commands share, so that one option means one thing everywhere."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adagp.training import load_preset, methods, preset_names
+
+METHODS_HELP = "Methods:\n\n" + "\n".join(
+    f"- `{line.replace(': ', '`: ', 1)}." for line in methods.summary().splitlines()
+)
+PRESETS_HELP = "Presets:\n\n" + "\n".join(f"- `{name}`: {load_preset(name).about}." for name in preset_names())
+
+Preset = Annotated[str | None, typer.Option(help=f"Start from a shipped recipe: {', '.join(preset_names())}.")]
+Recipe = Annotated[Path | None, typer.Option("--recipe", help="Start from a recipe file, TOML or JSON.")]
+Model = Annotated[str | None, typer.Option(help="The model; `adagp models` lists them.")]
+Data = Annotated[str | None, typer.Option("--data", help="The data set; `adagp data` lists them.")]
+Epochs = Annotated[int | None, typer.Option(help="Passes over the training images.")]
+Batch = Annotated[int | None, typer.Option(help="Images per batch.")]
+Lr = Annotated[float | None, typer.Option(help="Learning rate at the start.")]
+TrainLimit = Annotated[int | None, typer.Option(help="Use only so many training images.")]
+TestLimit = Annotated[int | None, typer.Option(help="Use only so many test images.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIELD=VALUE", help="Set any other recipe field; may be repeated."),
+]
+Out = Annotated[Path | None, typer.Option(help="Folder for everything the run writes. Default: below runs/.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the interrupted run in the folder.")]
+Device = Annotated[str | None, typer.Option(help="Where to train. Default: the accelerator, if there is one.")]
+Root = Annotated[Path | None, typer.Option(help="Folder of data sets on disk. Default: ADAGP_DATA.")]
+Checkpoint = Annotated[
+    float, typer.Option(min=0, help="Save at least this often, in seconds, beside the end of every epoch.")
+]
+TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard event files.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout instead of tables.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks and debug messages.")]

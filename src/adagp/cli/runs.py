@@ -1,0 +1,80 @@
+"""What `train` and `compare` share: from options to a recipe, a folder and a device, and the line that resumes."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+
+from adagp.cli.display import Display
+from adagp.training import Interrupted, Preset, RecipeError, RunFolderError, load_preset, load_recipe
+from adagp.training.recipe import parse_assignment
+
+
+def given_values(**values: Any) -> dict[str, Any]:
+    """The options that were given: the others must not override a preset."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def assignments(texts: list[str] | None) -> dict[str, Any]:
+    """The recipe fields of every `--set`."""
+    return dict(parse_assignment(text) for text in texts or [])
+
+
+def base_preset(preset: str | None, recipe_file: Path | None) -> Preset:
+    """What a run starts from: a preset, a recipe file, or else the demo."""
+    if preset is not None and recipe_file is not None:
+        raise RecipeError("--preset and --recipe both name a recipe: give one of them")
+    if recipe_file is not None:
+        return load_recipe(recipe_file)
+    return load_preset(preset or "demo")
+
+
+def chosen_device(name: str | None) -> torch.device:
+    """The device of that name, tried out; without a name the accelerator, if there is one."""
+    if name is None:
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise RecipeError(f"device '{name}' cannot be used: {reason}; leave --device out or give cpu") from error
+    return device
+
+
+def default_folder(stem: str, resume: bool) -> Path:
+    """`runs/STEM`, or with a number: the first that is free, or to resume the last that is there."""
+    number = 1
+    while (_numbered(stem, number)).exists():
+        number += 1
+    if not resume:
+        return _numbered(stem, number)
+    if number == 1:
+        raise RunFolderError(f"there is no '{_numbered(stem, 1)}' to resume: leave --resume out, or name it with --out")
+    return _numbered(stem, number - 1)
+
+
+def _numbered(stem: str, number: int) -> Path:
+    return Path("runs") / (stem if number == 1 else f"{stem}-{number}")
+
+
+def resume_line(
+    command: str, path: Path, device: str | None, root: Path | None, as_json: bool, tensorboard: bool
+) -> str:
+    """The command that continues this run: what the user copies after Ctrl-C."""
+    words = ["adagp", command, "--out", str(path), "--resume"]
+    words += ["--device", device] if device else []
+    words += ["--data-root", str(root)] if root else []
+    words += ["--json"] if as_json else []
+    words += ["--tensorboard"] if tensorboard else []
+    return shlex.join(words)
+
+
+def stopped(stop: Interrupted, again: str, display: Display) -> typer.Exit:
+    """Say how to go on, and leave with the exit code a shell expects after a signal."""
+    display.__exit__()
+    print(f"adagp: stopped, everything so far is saved; continue with:\n  {again}", file=sys.stderr)
+    return typer.Exit(128 + stop.signal_number)

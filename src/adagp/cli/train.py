@@ -1,0 +1,130 @@
+"""`adagp train`: one model by one method."""
+
+from typing import Annotated
+
+import typer
+
+from adagp import data
+from adagp.cli import options
+from adagp.cli.common import command, print_json, print_table
+from adagp.cli.display import Display
+from adagp.cli.runs import assignments, base_preset, chosen_device, default_folder, given_values, resume_line, stopped
+from adagp.report import Table
+from adagp.training import Interrupted, Recipe, RecipeError, Run, RunFolder, methods, train
+from adagp.training.interrupt import catch_signals
+from adagp.training.observers import Several
+from adagp.training.runfolder import CHECKPOINT_SECONDS
+from adagp.training.tensorboard import TensorBoard
+
+
+@command
+def train_command(
+    preset: options.Preset = None,
+    recipe_file: options.Recipe = None,
+    method: Annotated[str | None, typer.Option(help=f"One of {', '.join(methods.names())}.")] = None,
+    model: options.Model = None,
+    data_name: options.Data = None,
+    epochs: options.Epochs = None,
+    batch_size: options.Batch = None,
+    lr: options.Lr = None,
+    seed: Annotated[int | None, typer.Option(help="Decides initial weights and the order of images.")] = None,
+    train_limit: options.TrainLimit = None,
+    test_limit: options.TestLimit = None,
+    set_: options.Set = None,
+    out: options.Out = None,
+    resume: options.Resume = False,
+    device: options.Device = None,
+    data_root: options.Root = None,
+    checkpoint_seconds: options.Checkpoint = CHECKPOINT_SECONDS,
+    tensorboard: options.TensorBoard = False,
+    as_json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Train one model by one method, resumably.
+
+    Try:
+
+    - `adagp train`: a small CNN on MNIST-5k by ADA-GP.
+    - `adagp train --method bp --epochs 3 --lr 0.01`: plain backpropagation.
+    - `adagp train --preset cifar10-resnet20-tuned --data-root DIR --set predictor=paper`: any recipe field can be set.
+    - `adagp train --out runs/mine --resume`: after Ctrl-C or a crash, continues bit for bit.
+    """
+    del debug
+    given = given_values(
+        method=method,
+        model=model,
+        data=data_name,
+        epochs=epochs,
+        batch_size=batch_size,
+        lr=lr,
+        seed=seed,
+        train_limit=train_limit,
+        test_limit=test_limit,
+    ) | assignments(set_)
+    fresh = preset is None and recipe_file is None and not given
+    if resume and out is not None and fresh:
+        recipe = RunFolder(out).recipe()
+    else:
+        recipe = Recipe.from_mapping(given, base_preset(preset, recipe_file).recipe)
+    if recipe.predictor is not None and methods.get(recipe.method).predictor is None:
+        raise RecipeError(
+            f"predictor = {recipe.predictor} would change nothing: method {recipe.method} predicts nothing"
+        )
+    if recipe.method == "short-bp" and recipe.steps is None:
+        raise RecipeError(
+            "method short-bp gets its length from ADA-GP's measured time: use `adagp compare`, or give --set steps=N"
+        )
+    path = out or default_folder(f"{recipe.data}-{recipe.model}-{recipe.method}-seed{recipe.seed}", resume)
+    where = chosen_device(device)
+    again = resume_line("train", path, device, data_root, as_json, tensorboard)
+    with catch_signals() as interrupt, Display(as_json) as display:
+        dataset = data.load(recipe.data, data_root)
+        folder = RunFolder(path)
+        run = Run(recipe, dataset, device=where)
+        folder.prepare(recipe, where, resume=resume)
+        if resume and folder.restore(run):
+            display.on_message(f"resuming {run.name} at batch {run.step_index} of {run.total_steps}")
+        display.on_message(_ladder_line(run))
+        observer = Several(display, TensorBoard(path / "tensorboard")) if tensorboard else display
+        try:
+            result = train(run, folder, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds)
+        except Interrupted as stop:
+            raise stopped(stop, again, display) from None
+    if as_json:
+        print_json({"folder": str(path), "recipe": recipe.to_dict(), **result})
+        return
+    print_table(
+        Table(
+            title=run.name,
+            columns=("accuracy %", "test loss", "train s", "median ms per batch", "updates applied"),
+            rows=[
+                (
+                    f"{100 * result['test_accuracy']:.2f}",
+                    f"{result['test_loss']:.4f}",
+                    f"{result['train_seconds']:.1f}",
+                    ", ".join(f"{phase} {ms:.1f}" for phase, ms in result["median_ms"].items()),
+                    ", ".join(f"{source} {count}" for source, count in result["counts"].items()),
+                )
+            ],
+            text_columns=0,
+        )
+    )
+    _print_reasons(result["reasons"])
+    print(f"written to {path}")
+
+
+def _ladder_line(run: Run) -> str:
+    if methods.get(run.recipe.method).source is None:
+        return f"{run.name}: {run.total_steps} batches, all by backpropagation"
+    warmup, rung = run.ladder.warmup_steps / run.steps_per_epoch, run.ladder.rung_steps / run.steps_per_epoch
+    text = f"{run.name}: {run.total_steps} batches, warm-up {warmup:.2g} epochs"
+    if methods.get(run.recipe.method).adaptive:
+        return f"{text}, then as the measured quality allows"
+    return f"{text}, then 4:1, 3:1, 2:1 for {rung:.2g} epochs each, then 1:1"
+
+
+def _print_reasons(reasons: list[str], most: int = 10) -> None:
+    """The last changes of an adaptive schedule; metrics.json has them all."""
+    if reasons:
+        left_out = f", the last {most} of {len(reasons)}" if len(reasons) > most else ""
+        print("\n".join([f"changes of k:m{left_out}:", *(f"  {reason}" for reason in reasons[-most:])]))
