@@ -82,6 +82,16 @@ def find_layers(
     return found, Coverage(tuple(_coverage_rows(model, reasons, suppliers)))
 
 
+def layer_names(model: nn.Module, include: str | None = None, exclude: str | None = None) -> list[str]:
+    """The layers that `AdaGP` covers when the optimizer holds all parameters, in the order of registration."""
+    return [layer.name for layer in find_layers(model, model.parameters(), include, exclude)[0]]
+
+
+def owner_names(model: nn.Module) -> list[str]:
+    """Every module that owns parameters, covered or not, in the order of registration."""
+    return [name for name, _, _ in _owners(model)]
+
+
 def _owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, dict[str, nn.Parameter]]]:
     """Every module that owns parameters, with its name and those parameters."""
     for name, module in model.named_modules():

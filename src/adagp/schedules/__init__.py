@@ -1,0 +1,31 @@
+"""Schedules: which source supplies each layer's gradient in each batch."""
+
+from adagp.coverage import layer_names
+from adagp.schedules.adaptive import Adaptive, adaptive
+from adagp.schedules.approximation import APPROXIMATIONS, approximate, approximation
+from adagp.schedules.ladder import Ladder, fixed, ladder
+from adagp.schedules.plan import NEEDS_ERROR, SOURCES, Phase, Plan, Schedule, always_backprop, from_function
+from adagp.schedules.prefix import prefix
+from adagp.schedules.table import from_table, to_table
+
+__all__ = [
+    "APPROXIMATIONS",
+    "NEEDS_ERROR",
+    "SOURCES",
+    "Adaptive",
+    "Ladder",
+    "Phase",
+    "Plan",
+    "Schedule",
+    "adaptive",
+    "always_backprop",
+    "approximate",
+    "approximation",
+    "fixed",
+    "from_function",
+    "from_table",
+    "ladder",
+    "layer_names",
+    "prefix",
+    "to_table",
+]

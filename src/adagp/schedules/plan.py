@@ -1,0 +1,130 @@
+"""Plan and schedule: which source supplies each layer's gradient in one batch, and in each batch.
+
+A schedule maps a step (the number of batches done before this one) to a `Plan`. The same object drives training, the
+accelerator model and the pipeline simulator, so asking for a plan never changes anything.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from adagp.quality import Agreement
+
+SOURCES = frozenset({"backprop", "predicted", "last", "mean", "zero", "random", "topk", "skip"})
+NEEDS_ERROR = frozenset({"backprop", "topk"})
+"""The sources that need the loss's gradient at the layer's output; where no layer has one, there is no backward."""
+NO_OVERRIDES: Mapping[str, str] = {}
+
+
+class Phase(Enum):
+    """The name of a whole batch."""
+
+    WARMUP = "WARMUP"
+    BP = "BP"
+    GP = "GP"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """For one batch, the source of every layer: `default`, unless `overrides` names the layer.
+
+    `overrides` may also name a module without a source of its own, such as a batch norm: `backprop` or `skip`.
+    `note` is a word for people, such as `4:1`.
+    """
+
+    phase: Phase
+    default: str
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+
+    def source(self, layer: str) -> str:
+        """The source of a covered layer."""
+        return self.overrides.get(layer, self.default)
+
+    def source_of_uncovered(self, module: str) -> str:
+        """What parameters that no source covers do: follow backpropagation where there is one, else rest."""
+        return self.overrides.get(module, "skip" if self.phase is Phase.GP else "backprop")
+
+    def used_sources(self) -> frozenset[str]:
+        """Every source this plan names."""
+        return frozenset({self.default, *self.overrides.values()})
+
+
+WARMUP = Plan(Phase.WARMUP, "backprop", NO_OVERRIDES, "warm-up")
+BACKPROP = Plan(Phase.BP, "backprop", NO_OVERRIDES, "BP")
+
+
+class Schedule:
+    """Base of all schedules: `step -> Plan`. Subclass it to remember something; any callable serves otherwise."""
+
+    sources: frozenset[str] = SOURCES
+    """The sources this schedule may ask for; the engine keeps the history that `last` and `mean` need only then."""
+
+    def __call__(self, step: int) -> Plan:
+        """The plan of one batch; never changes the schedule."""
+        raise NotImplementedError
+
+    def observe(self, step: int, agreements: Mapping[str, Agreement]) -> None:
+        """Told after every batch how predictions compared with the truth; empty where there was no truth."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the schedule has learned, in plain types."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+
+
+class FunctionSchedule(Schedule):
+    """A user's callable as a schedule."""
+
+    def __init__(self, function: Callable[[int], Plan], sources: frozenset[str]) -> None:
+        """`sources` are those the callable may ask for."""
+        self._function = function
+        self.sources = sources
+
+    def __call__(self, step: int) -> Plan:
+        """The callable's plan."""
+        plan = self._function(step)
+        if not isinstance(plan, Plan):
+            raise TypeError(f"schedule at step {step} returned {type(plan).__name__}; it must return an adagp.Plan")
+        return plan
+
+
+def from_function(function: Callable[[int], Plan], sources: Sequence[str] = tuple(sorted(SOURCES))) -> Schedule:
+    """Make a schedule of any callable `step -> Plan`.
+
+    Naming the `sources` it may ask for saves memory: `last` and `mean` each keep one copy of the weights' gradients.
+    """
+    return FunctionSchedule(function, frozenset(sources))
+
+
+def always_backprop() -> Schedule:
+    """Plain backpropagation in every batch."""
+    return from_function(lambda step: BACKPROP, sources=["backprop"])
+
+
+class Repeating(Schedule):
+    """Plans that come one after the other and then again from the first, for ever."""
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        """`plans` are made once; a step only looks one up."""
+        self._plans = tuple(plans)
+        self.sources = frozenset({"backprop"}).union(*(plan.used_sources() for plan in self._plans))
+
+    def __call__(self, step: int) -> Plan:
+        """The plan whose turn it is."""
+        return self._plans[step % len(self._plans)]
+
+
+def require(holds: bool, argument: str, remedy: str) -> None:
+    """Refuse an argument by name."""
+    if not holds:
+        raise ValueError(f"{argument}: {remedy}")
+
+
+def require_source(source: str) -> None:
+    """Refuse a source that does not exist."""
+    if source not in SOURCES:
+        raise ValueError(f"source={source!r} is unknown; known sources: {', '.join(sorted(SOURCES))}")
