@@ -5,11 +5,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from adagp.kernels import gather, reference
+from adagp.kernels import compiled, gather, reference
 from adagp.kernels.geometry import Geometry, check_tensors, geometry
 
 Kernel = Callable[[Tensor, Tensor, Geometry, int], Tensor]
-_KERNELS: dict[str, Kernel] = {"reference": reference.weight_grad, "gather": gather.weight_grad}
+_KERNELS: dict[str, Kernel] = {
+    "reference": reference.weight_grad,
+    "gather": gather.weight_grad,
+    "compiled": compiled.weight_grad,
+}
 
 
 @torch.no_grad()
@@ -61,9 +65,16 @@ def topk_weight_grad(
 def choose_topk(grad_output: Tensor, *, k: int = 1) -> str:
     """The name of the kernel that `topk_weight_grad` takes for such a gradient (see `topk_backends`)."""
     positions = grad_output.shape[2] * grad_output.shape[3]
-    return "reference" if k >= positions else "gather"
+    if k >= positions:
+        return "reference"  # nothing is left out, so that there is nothing to gain on a convolution
+    if grad_output.device.type == "cpu" and not compiled.why_not():
+        return "compiled"
+    return "gather"
 
 
 def topk_backends() -> dict[str, str]:
-    """Each kernel's name, with an empty text where it can be used here and else the reason why not."""
-    return dict.fromkeys(_KERNELS, "")
+    """Each kernel's name, with an empty text where it can be used here and else the reason why not.
+
+    `reference` convolves densely, `gather` is plain torch, `compiled` is C++ for a CPU. The first call may compile.
+    """
+    return {"reference": "", "gather": "", "compiled": compiled.why_not()}

@@ -1,0 +1,90 @@
+"""Compiling a C++ file on first use, into a cache that several processes may share.
+
+No build step at installation: the machine that runs the code compiles it for its own processor, and one without a
+compiler falls back to torch. A library is its file's content followed by that content's digest, so that a damaged file
+is noticed before it is loaded, where it might end the process.
+"""
+
+import hashlib
+import logging
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+_LOG = logging.getLogger(__name__)
+_FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-shared")
+_COMPILERS = ("c++", "g++", "clang++")
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_TIMEOUT_SECONDS = 120
+
+
+class CannotBuildError(RuntimeError):
+    """There is no library, with the cause and the remedy."""
+
+
+def cache_folder() -> Path:
+    """Where compiled libraries are kept: the user's cache."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "adagp"
+
+
+def shared_library(source: Path) -> Path:
+    """The library compiled from `source`, compiled now unless the cache has it intact.
+
+    Raises:
+        CannotBuildError: No compiler was found, it failed, or the cache cannot be written.
+    """
+    compiler = _compiler()
+    # What the compiler predefines tells its version and the processor: a home shared by unlike machines is safe.
+    identity = _run([*compiler, *_FLAGS, "-dM", "-E", "-x", "c++", os.devnull])
+    key = hashlib.sha256(b"\0".join([source.read_bytes(), " ".join(_FLAGS).encode(), identity])).hexdigest()[:24]
+    library = cache_folder() / f"{source.stem}-{key}.so"
+    if _is_intact(library):
+        return library
+    try:
+        library.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=library.parent, prefix=".build-") as folder:
+            fresh = Path(folder) / library.name
+            _run([*compiler, *_FLAGS, str(source), "-o", str(fresh)])
+            with fresh.open("ab") as file:
+                file.write(hashlib.sha256(fresh.read_bytes()).digest())
+            # Whoever else compiles the same at this moment arrives at the same file; the last one stays.
+            fresh.replace(library)
+    except OSError as error:
+        raise CannotBuildError(
+            f"the cache {library.parent} cannot be written ({error.strerror}); set XDG_CACHE_HOME to a folder that can"
+        ) from error
+    _LOG.info("compiled %s into %s", source.name, library)
+    return library
+
+
+def _compiler() -> list[str]:
+    named = os.environ.get("CXX")
+    if named:
+        return shlex.split(named)
+    for name in _COMPILERS:
+        if shutil.which(name):
+            return [name]
+    raise CannotBuildError(f"no C++ compiler ({', '.join(_COMPILERS)}) is on PATH; install one or name it in CXX")
+
+
+def _run(command: list[str]) -> bytes:
+    """What the command prints; CannotBuildError with the end of its complaint where it fails."""
+    try:
+        return subprocess.run(command, capture_output=True, check=True, timeout=_TIMEOUT_SECONDS).stdout
+    except subprocess.CalledProcessError as error:
+        complaint = error.stderr.decode(errors="replace").strip()[-400:]
+        raise CannotBuildError(f"the C++ compiler {command[0]} failed: {complaint or error}") from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotBuildError(f"the C++ compiler {command[0]} did not run: {error}") from error
+
+
+def _is_intact(library: Path) -> bool:
+    try:
+        content = library.read_bytes()
+    except OSError:
+        return False
+    return hashlib.sha256(content[:-_DIGEST_BYTES]).digest() == content[-_DIGEST_BYTES:]

@@ -1,0 +1,100 @@
+"""The fast path on a CPU: `topk.cpp`, compiled on first use."""
+
+import ctypes
+import logging
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from adagp.kernels.build import CannotBuildError, shared_library
+from adagp.kernels.geometry import Geometry
+
+_LOG = logging.getLogger(__name__)
+_SOURCE = Path(__file__).with_name("topk.cpp")
+_FIELDS = (
+    *("samples", "groups", "k", "threads"),
+    *("channels", "fan", "kernel_y", "kernel_x"),
+    *("height", "width", "out_height", "out_width"),
+    *("stride_y", "stride_x", "pad_y", "pad_x", "dilation_y", "dilation_x"),
+    *("x_sample", "x_channel", "x_pixel"),
+    *("grad_sample", "grad_channel", "grad_position"),
+    *("out_fan", "out_tap"),
+)
+
+
+class _Problem(ctypes.Structure):
+    """The struct of the same name in `topk.cpp`, field by field."""
+
+    _fields_ = [(name, ctypes.c_int64) for name in _FIELDS]
+
+
+_Function = Callable[..., int]
+
+
+@cache
+def _functions() -> dict[torch.dtype, _Function] | str:
+    """The compiled function for each type, or why there is none; settled once a process."""
+    if os.environ.get("ADAGP_NO_COMPILE", "0") not in ("", "0"):
+        return "switched off by ADAGP_NO_COMPILE"
+    try:
+        library = ctypes.CDLL(str(shared_library(_SOURCE)))
+    except (CannotBuildError, OSError) as error:
+        _LOG.warning("topk falls back to torch, which is several times slower: %s", error)
+        return str(error)
+    functions: dict[torch.dtype, _Function] = {}
+    for dtype, name in ((torch.float32, "adagp_topk_float"), (torch.float64, "adagp_topk_double")):
+        function = library[name]
+        function.argtypes = [ctypes.POINTER(_Problem), *[ctypes.c_void_p] * 3]
+        function.restype = ctypes.c_int
+        functions[dtype] = function
+    return functions
+
+
+def why_not() -> str:
+    """Why this kernel cannot be used here; empty where it can. The first call may compile for a few seconds."""
+    functions = _functions()
+    return functions if isinstance(functions, str) else ""
+
+
+def weight_grad(x: Tensor, grad_output: Tensor, conv: Geometry, k: int) -> Tensor:
+    """The weight gradient, summed in the same order whatever the number of threads.
+
+    It is laid out as torch's own convolution would: channels last where the input is.
+    """
+    functions = _functions()
+    if isinstance(functions, str):
+        raise RuntimeError(f"the compiled kernel cannot be used: {functions}")
+    x, x_pixel = _with_one_step(x)
+    grad_output, grad_position = _with_one_step(grad_output)
+    channels_last = x.stride(1) == 1 and x.shape[1] > 1
+    result = torch.empty(
+        conv.weight_shape,
+        dtype=x.dtype,
+        memory_format=torch.channels_last if channels_last else torch.contiguous_format,
+    )
+    (height, width), (out_height, out_width) = x.shape[2:], grad_output.shape[2:]
+    problem = _Problem(
+        *(x.shape[0], conv.groups, min(k, out_height * out_width), torch.get_num_threads()),
+        *(*conv.weight_shape, height, width, out_height, out_width),
+        *(*conv.stride, *conv.padding, *conv.dilation),
+        *(x.stride(0), x.stride(1), x_pixel),
+        *(grad_output.stride(0), grad_output.stride(1), grad_position),
+        *((1, conv.weight_shape[1]) if channels_last else (conv.taps, 1)),
+    )
+    if functions[x.dtype](problem, x.data_ptr(), grad_output.data_ptr(), result.data_ptr()):
+        raise MemoryError(f"no memory for the working space of topk with k = {k} on {tuple(grad_output.shape)}")
+    return result
+
+
+def _with_one_step(tensor: Tensor) -> tuple[Tensor, int]:
+    """The tensor, copied only if it must be, with the one stride that leads from each pixel to the next."""
+    height, width = tensor.shape[2:]
+    if width == 1:
+        return tensor, tensor.stride(2)
+    if height > 1 and tensor.stride(2) != width * tensor.stride(3):
+        tensor = tensor.contiguous()
+    return tensor, tensor.stride(3)

@@ -1,0 +1,418 @@
+// The weight gradient of a 2-d convolution from k output gradients per sample and channel.
+//
+// First each (sample, output channel) is reduced to k positions and values. Then each value adds one patch of the input
+// to its channel's gradient. Threads share the output channels, never the samples, so that every sum is formed in the
+// same order whatever their number.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <new>
+
+#include <omp.h>
+
+namespace {
+
+using std::int32_t;
+using std::int64_t;
+
+// Half of a usual second-level cache: what is read again and again by every output channel must stay there.
+constexpr int64_t kCacheBytes = 512 * 1024;
+// Packing the input pays once each of its entries is read about this often, measured: channels that lie together are
+// read well without, while planes make every patch a walk through memory.
+constexpr double kReadsToPackRows = 4.0;
+constexpr double kReadsToPackPlanes = 0.1;
+constexpr int64_t kVectorBytes = 64;
+
+}  // namespace
+
+// Mirrored field by field in compiled.py. Strides count elements; a position or pixel counts row by row.
+struct Problem {
+  int64_t samples, groups, k, threads;
+  int64_t channels, fan, kernel_y, kernel_x;  // the weight's shape
+  int64_t height, width, out_height, out_width;
+  int64_t stride_y, stride_x, pad_y, pad_x, dilation_y, dilation_x;
+  int64_t x_sample, x_channel, x_pixel;
+  int64_t grad_sample, grad_channel, grad_position;
+  int64_t out_fan, out_tap;  // the gradient's strides within one output channel
+};
+
+namespace {
+
+template <typename T>
+struct Simd {
+  // Unaligned, and allowed to alias: tensors come as they are.
+  typedef T Vector __attribute__((vector_size(kVectorBytes), aligned(sizeof(T)), may_alias));
+  static constexpr int64_t lanes = kVectorBytes / sizeof(T);
+};
+
+template <typename T>
+class Buffer {
+ public:
+  explicit Buffer(int64_t count) {
+    const size_t bytes = (count * sizeof(T) / kVectorBytes + 1) * kVectorBytes;
+    data_ = static_cast<T*>(std::aligned_alloc(kVectorBytes, bytes));
+    if (data_ == nullptr) throw std::bad_alloc();
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer() { std::free(data_); }
+  T* get() { return data_; }
+
+ private:
+  T* data_;
+};
+
+// ---- which entries are kept ----
+
+template <typename T>
+T magnitude(T value) {
+  return value < 0 ? -value : value;
+}
+
+// The first position of the largest magnitude, and the sum, of contiguous values.
+template <typename T>
+void largest(const T* values, int64_t count, int32_t* position, T* sum) {
+  using V = typename Simd<T>::Vector;
+  constexpr int64_t lanes = Simd<T>::lanes;
+  T most = -1, total = 0;
+  int64_t i = 0;
+  if (count >= 2 * lanes) {
+    V most_a = V{} - 1, most_b = V{} - 1, sum_a = V{}, sum_b = V{};
+    for (; i + 2 * lanes <= count; i += 2 * lanes) {
+      const V a = *reinterpret_cast<const V*>(values + i), b = *reinterpret_cast<const V*>(values + i + lanes);
+      const V size_a = a < 0 ? -a : a, size_b = b < 0 ? -b : b;
+      most_a = size_a > most_a ? size_a : most_a;
+      most_b = size_b > most_b ? size_b : most_b;
+      sum_a += a;
+      sum_b += b;
+    }
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      most = std::max(most, std::max(most_a[lane], most_b[lane]));
+      total += sum_a[lane] + sum_b[lane];
+    }
+  }
+  for (; i < count; ++i) {
+    most = std::max(most, magnitude(values[i]));
+    total += values[i];
+  }
+  *sum = total;
+  *position = 0;
+  constexpr int64_t stretch = 4 * lanes;
+  for (i = 0; i + stretch <= count; i += stretch) {
+    int32_t found = 0;
+    for (int64_t j = 0; j < stretch; ++j) found |= magnitude(values[i + j]) == most;
+    if (found) break;
+  }
+  for (; i < count; ++i) {
+    if (magnitude(values[i]) == most) {
+      *position = static_cast<int32_t>(i);
+      break;
+    }
+  }
+}
+
+// The same for `lanes` neighbouring channels whose positions lie `step` apart.
+template <typename T, int vectors>
+void largest_of_channels(const T* values, int64_t count, int64_t step, int32_t* positions, T* sums, int64_t every) {
+  using V = typename Simd<T>::Vector;
+  using Mask = decltype(V{} > V{});
+  V most[vectors], total[vectors];
+  Mask where[vectors];
+  for (int v = 0; v < vectors; ++v) most[v] = V{} - 1, total[v] = V{}, where[v] = Mask{};
+  for (int64_t i = 0; i < count; ++i) {
+    const V* row = reinterpret_cast<const V*>(values + i * step);
+    for (int v = 0; v < vectors; ++v) {
+      const V value = row[v];
+      const V size = value < 0 ? -value : value;
+      const Mask more = size > most[v];
+      most[v] = more ? size : most[v];
+      where[v] = more ? Mask{} + static_cast<int32_t>(i) : where[v];
+      total[v] += value;
+    }
+  }
+  for (int v = 0; v < vectors; ++v) {
+    for (int64_t lane = 0; lane < Simd<T>::lanes; ++lane) {
+      const int64_t channel = v * Simd<T>::lanes + lane;
+      positions[channel * every] = static_cast<int32_t>(where[v][lane]);
+      sums[channel * every] = total[v][lane];
+    }
+  }
+}
+
+// k positions by magnitude, the first of equals before the others, and values that add up to the channel's sum.
+template <typename T>
+void largest_k(const T* values, int64_t count, int64_t k, int32_t* order, int32_t* positions, T* kept) {
+  T total = 0;
+  for (int64_t i = 0; i < count; ++i) order[i] = static_cast<int32_t>(i), total += values[i];
+  if (k < count) {
+    // NaN compares with nothing, which no sort survives: it counts as infinite, and the sum carries it on.
+    const auto size = [&](int32_t i) {
+      return std::isnan(values[i]) ? std::numeric_limits<T>::infinity() : magnitude(values[i]);
+    };
+    std::partial_sort(order, order + k, order + count, [&](int32_t a, int32_t b) {
+      const T size_a = size(a), size_b = size(b);
+      return size_a != size_b ? size_a > size_b : a < b;
+    });
+  }
+  T kept_sum = 0, kept_size = 0;
+  for (int64_t i = 0; i < k; ++i) {
+    positions[i] = order[i];
+    kept[i] = values[order[i]];
+    kept_sum += kept[i];
+    kept_size += magnitude(kept[i]);
+  }
+  if (k == count) return;
+  if (10 * magnitude(kept_sum) <= kept_size) {
+    const T share = (total - kept_sum) / k;
+    for (int64_t i = 0; i < k; ++i) kept[i] += share;
+  } else {
+    const T factor = total / kept_sum;
+    for (int64_t i = 0; i < k; ++i) kept[i] *= factor;
+  }
+}
+
+// Entries of a few channels of one sample; `positions` and `kept` are (channel, sample, k).
+template <typename T>
+void select(const Problem& p, const T* grad, int64_t sample, int64_t first, int64_t channels, T* row, int32_t* order,
+            int32_t* positions, T* kept) {
+  constexpr int64_t lanes = Simd<T>::lanes;
+  const int64_t count = p.out_height * p.out_width, every = p.samples * p.k;
+  const T* source = grad + sample * p.grad_sample + first * p.grad_channel;
+  int32_t* at = positions + first * every + sample * p.k;
+  T* value = kept + first * every + sample * p.k;
+  int64_t c = 0;
+  if (p.k == 1 && p.grad_channel == 1) {
+    for (; c + 4 * lanes <= channels; c += 4 * lanes)
+      largest_of_channels<T, 4>(source + c, count, p.grad_position, at + c * every, value + c * every, every);
+    for (; c + lanes <= channels; c += lanes)
+      largest_of_channels<T, 1>(source + c, count, p.grad_position, at + c * every, value + c * every, every);
+  }
+  const bool copy = p.grad_position != 1;
+  if (copy)  // channel by channel in the inner loop: they are neighbours wherever a copy is needed at all
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t d = c; d < channels; ++d) row[d * count + i] = source[d * p.grad_channel + i * p.grad_position];
+  for (; c < channels; ++c) {
+    const T* values = copy ? row + c * count : source + c * p.grad_channel;
+    if (p.k == 1)
+      largest(values, count, at + c * every, value + c * every);
+    else
+      largest_k(values, count, p.k, order, at + c * every, value + c * every);
+  }
+}
+
+// ---- what the entries add up to ----
+
+// One block of channels of one group of one sample, pixel by pixel, zeros up to whole vectors.
+template <typename T>
+void pack(const T* source, int64_t channel_step, int64_t pixel_step, int64_t channels, int64_t pixels, int64_t width,
+          T* target) {
+  constexpr int64_t tile = 64;  // pixels: a few lines of each plane, and a target that stays in the nearest cache
+  for (int64_t first = 0; first < pixels; first += tile) {
+    const int64_t last = std::min(first + tile, pixels);
+    if (channel_step == 1) {
+      for (int64_t i = first; i < last; ++i)
+        for (int64_t c = 0; c < channels; ++c) target[i * width + c] = source[i * pixel_step + c];
+    } else {
+      for (int64_t c = 0; c < channels; ++c)
+        for (int64_t i = first; i < last; ++i) target[i * width + c] = source[c * channel_step + i * pixel_step];
+    }
+    for (int64_t i = first; i < last; ++i)
+      for (int64_t c = channels; c < width; ++c) target[i * width + c] = 0;
+  }
+}
+
+template <typename T>
+struct Entry {
+  int32_t pixel;
+  T value;
+};
+
+template <typename T, int vectors>
+void add_rows(const Entry<T>* entries, int64_t count, const T* packed, bool fresh, T* sums) {
+  using V = typename Simd<T>::Vector;
+  V* target = reinterpret_cast<V*>(sums);
+  V total[vectors];
+  for (int v = 0; v < vectors; ++v) total[v] = fresh ? V{} : target[v];
+  for (int64_t i = 0; i < count; ++i) {
+    const V* row = reinterpret_cast<const V*>(packed) + static_cast<int64_t>(entries[i].pixel) * vectors;
+    for (int v = 0; v < vectors; ++v) total[v] += row[v] * entries[i].value;
+  }
+  for (int v = 0; v < vectors; ++v) target[v] = total[v];
+}
+
+// The pixels that the entries of one output channel ask for, tap by tap, those in the padding left out. Pixels count
+// from the start of their bundle of samples; entries are (bundle, channel, tap), each with room for a whole bundle.
+template <typename T>
+void list_entries(const Problem& p, int64_t bundle, int64_t c, const int32_t* positions, const T* kept,
+                  Entry<T>* entries, int32_t* counts) {
+  const int64_t taps = p.kernel_y * p.kernel_x, room = bundle * p.k;
+  for (int64_t first = 0; first < p.samples; first += bundle) {
+    Entry<T>* list = entries + (first * p.channels + c * bundle) * taps * p.k;
+    int32_t* count = counts + (first / bundle * p.channels + c) * taps;
+    std::fill_n(count, taps, 0);
+    for (int64_t n = first; n < std::min(first + bundle, p.samples); ++n)
+      for (int64_t e = (c * p.samples + n) * p.k; e < (c * p.samples + n + 1) * p.k; ++e) {
+        const int64_t y = positions[e] / p.out_width * p.stride_y - p.pad_y;
+        const int64_t z = positions[e] % p.out_width * p.stride_x - p.pad_x;
+        for (int64_t i = 0; i < p.kernel_y; ++i) {
+          const int64_t row = y + i * p.dilation_y;
+          if (row < 0 || row >= p.height) continue;
+          for (int64_t j = 0; j < p.kernel_x; ++j) {
+            const int64_t column = z + j * p.dilation_x, tap = i * p.kernel_x + j;
+            if (column < 0 || column >= p.width) continue;
+            const int64_t pixel = ((n - first) * p.height + row) * p.width + column;
+            list[tap * room + count[tap]++] = {static_cast<int32_t>(pixel), kept[e]};
+          }
+        }
+      }
+  }
+}
+
+// For many reads of each input entry. A task is a block of input channels with some output channels: the block of a
+// bundle of samples is packed small enough for the cache, and then read again by every output channel.
+template <typename T, int vectors>
+void add_packed(const Problem& p, const T* x, const int32_t* positions, const T* kept, T* out) {
+  constexpr int64_t block = vectors * Simd<T>::lanes;
+  const int64_t pixels = p.height * p.width, taps = p.kernel_y * p.kernel_x;
+  const int64_t blocks = (p.fan + block - 1) / block, group_channels = p.channels / p.groups;
+  const int64_t bundle = std::min(p.samples, std::max<int64_t>(1, kCacheBytes / (pixels * block * sizeof(T))));
+  const int64_t bundles = (p.samples + bundle - 1) / bundle;
+  const int64_t parts = std::min(group_channels, (2 * p.threads - 1) / (p.groups * blocks) + 1);
+  Buffer<Entry<T>> entries(bundles * bundle * p.channels * taps * p.k);
+  Buffer<int32_t> counts(bundles * p.channels * taps);
+  Buffer<T> packed(p.threads * bundle * pixels * block);
+  Buffer<T> sums(p.groups * blocks * group_channels * taps * block);
+#pragma omp parallel num_threads(p.threads)
+  {
+    T* const slice = packed.get() + omp_get_thread_num() * bundle * pixels * block;
+#pragma omp for schedule(dynamic, 4)
+    for (int64_t c = 0; c < p.channels; ++c)
+      list_entries(p, bundle, c, positions, kept, entries.get(), counts.get());
+#pragma omp for schedule(dynamic) collapse(3)
+    for (int64_t group = 0; group < p.groups; ++group)
+      for (int64_t b = 0; b < blocks; ++b)
+        for (int64_t part = 0; part < parts; ++part) {
+          const int64_t width = std::min(block, p.fan - b * block), first_fan = group * p.fan + b * block;
+          const int64_t from = group_channels * part / parts, to = group_channels * (part + 1) / parts;
+          for (int64_t first = 0, turn = 0; first < p.samples; first += bundle, ++turn) {
+            for (int64_t n = 0; n < std::min(bundle, p.samples - first); ++n)
+              pack(x + (first + n) * p.x_sample + first_fan * p.x_channel, p.x_channel, p.x_pixel, width, pixels,
+                   block, slice + n * pixels * block);
+            for (int64_t c = group * group_channels + from; c < group * group_channels + to; ++c) {
+              T* const sum = sums.get() + (b * p.channels + c) * taps * block;
+              const Entry<T>* list = entries.get() + (first * p.channels + c * bundle) * taps * p.k;
+              const int32_t* count = counts.get() + (turn * p.channels + c) * taps;
+              for (int64_t tap = 0; tap < taps; ++tap)
+                add_rows<T, vectors>(list + tap * bundle * p.k, count[tap], slice, turn == 0, sum + tap * block);
+              if (turn + 1 < bundles) continue;
+              T* const target = out + c * p.fan * taps + b * block * p.out_fan;
+              if (p.out_fan == 1) {
+                for (int64_t tap = 0; tap < taps; ++tap)
+                  for (int64_t i = 0; i < width; ++i) target[tap * p.out_tap + i] = sum[tap * block + i];
+              } else {
+                for (int64_t i = 0; i < width; ++i)
+                  for (int64_t tap = 0; tap < taps; ++tap) target[i * p.out_fan + tap] = sum[tap * block + i];
+              }
+            }
+          }
+        }
+  }
+}
+
+// For few reads of each input entry: patches are taken from where they lie.
+template <typename T>
+void add_patches(const Problem& p, const T* x, const int32_t* positions, const T* kept, T* out) {
+  const int64_t taps = p.kernel_y * p.kernel_x, group_channels = p.channels / p.groups;
+  const int64_t sample_bytes = p.height * p.width * p.fan * p.groups * sizeof(T);
+  const int64_t bundle = std::max<int64_t>(1, kCacheBytes / sample_bytes);
+  std::fill_n(out, p.channels * p.fan * taps, T(0));
+#pragma omp parallel num_threads(p.threads)
+  for (int64_t first = 0; first < p.samples; first += bundle) {
+    const int64_t last = std::min(first + bundle, p.samples);
+#pragma omp for schedule(static) nowait
+    for (int64_t c = 0; c < p.channels; ++c) {
+      T* target = out + c * p.fan * taps;
+      for (int64_t e = first * p.k; e < last * p.k; ++e) {
+        const int64_t from = c * p.samples * p.k + e;
+        const T value = kept[from];
+        const T* source = x + e / p.k * p.x_sample + c / group_channels * p.fan * p.x_channel;
+        const int64_t y = positions[from] / p.out_width * p.stride_y - p.pad_y;
+        const int64_t z = positions[from] % p.out_width * p.stride_x - p.pad_x;
+        // Taps before these lie in the padding, as do those from the upper ends on.
+        const int64_t low_y = y < 0 ? (-y + p.dilation_y - 1) / p.dilation_y : 0;
+        const int64_t low_x = z < 0 ? (-z + p.dilation_x - 1) / p.dilation_x : 0;
+        const int64_t high_y = std::min(p.kernel_y, (p.height - y + p.dilation_y - 1) / p.dilation_y);
+        const int64_t high_x = std::min(p.kernel_x, (p.width - z + p.dilation_x - 1) / p.dilation_x);
+        const auto pixel = [&](int64_t i, int64_t j) {
+          return ((y + i * p.dilation_y) * p.width + z + j * p.dilation_x) * p.x_pixel;
+        };
+        if (p.x_channel == 1 && p.out_fan == 1) {
+          for (int64_t i = low_y; i < high_y; ++i)
+            for (int64_t j = low_x; j < high_x; ++j) {
+              const T* row = source + pixel(i, j);
+              T* sum = target + (i * p.kernel_x + j) * p.out_tap;
+#pragma omp simd
+              for (int64_t f = 0; f < p.fan; ++f) sum[f] += value * row[f];
+            }
+        } else {
+          for (int64_t f = 0; f < p.fan; ++f)
+            for (int64_t i = low_y; i < high_y; ++i)
+              for (int64_t j = low_x; j < high_x; ++j)
+                target[f * p.out_fan + (i * p.kernel_x + j) * p.out_tap] +=
+                    value * source[f * p.x_channel + pixel(i, j)];
+        }
+      }
+    }
+  }
+}
+
+template <typename T>
+void run(const Problem& p, const T* x, const T* grad, T* out) {
+  constexpr int64_t stretch = 4 * Simd<T>::lanes;
+  const int64_t count = p.out_height * p.out_width, stretches = (p.channels + stretch - 1) / stretch;
+  Buffer<int32_t> positions(p.channels * p.samples * p.k), orders(p.threads * count);
+  Buffer<T> kept(p.channels * p.samples * p.k), rows(p.grad_position == 1 ? 0 : p.threads * stretch * count);
+#pragma omp parallel num_threads(p.threads)
+  {
+    const int64_t thread = omp_get_thread_num();
+#pragma omp for schedule(dynamic, 4) collapse(2)
+    for (int64_t n = 0; n < p.samples; ++n)
+      for (int64_t s = 0; s < stretches; ++s)
+        select(p, grad, n, s * stretch, std::min(stretch, p.channels - s * stretch),
+               rows.get() + thread * stretch * count, orders.get() + thread * count, positions.get(), kept.get());
+  }
+  const double reads = double(p.channels / p.groups) * p.k * p.kernel_y * p.kernel_x / (p.height * p.width);
+  // Blocks as wide as still leave every thread two tasks: a wider one asks less often where its next row is.
+  const auto tasks = [&](int64_t vectors) { return p.groups * p.fan / (vectors * Simd<T>::lanes); };
+  if (p.fan < Simd<T>::lanes || reads < (p.x_channel == 1 ? kReadsToPackRows : kReadsToPackPlanes))
+    add_patches(p, x, positions.get(), kept.get(), out);
+  else if (tasks(4) >= 2 * p.threads)
+    add_packed<T, 4>(p, x, positions.get(), kept.get(), out);
+  else if (tasks(2) >= 2 * p.threads)
+    add_packed<T, 2>(p, x, positions.get(), kept.get(), out);
+  else
+    add_packed<T, 1>(p, x, positions.get(), kept.get(), out);
+}
+
+template <typename T>
+int guarded(const Problem* p, const T* x, const T* grad, T* out) {
+  try {
+    run(*p, x, grad, out);
+  } catch (const std::bad_alloc&) {
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+
+extern "C" int adagp_topk_float(const Problem* p, const float* x, const float* grad, float* out) {
+  return guarded(p, x, grad, out);
+}
+
+extern "C" int adagp_topk_double(const Problem* p, const double* x, const double* grad, double* out) {
+  return guarded(p, x, grad, out);
+}

@@ -1,0 +1,141 @@
+"""The compiled kernel's life: built once, shared, repaired, and done without."""
+
+import ctypes
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from adagp.kernels import build, choose_topk, compiled, topk_backends, topk_weight_grad
+
+SOURCE = """
+extern "C" int answer() { return 42; }
+"""
+# Loads the module by its file: without the package, which would import torch, the processes start at once.
+USE = f"""
+import ctypes, runpy, sys
+from pathlib import Path
+shared_library = runpy.run_path({build.__file__!r})["shared_library"]
+print(ctypes.CDLL(str(shared_library(Path(sys.argv[1])))).answer())
+"""
+X, GRAD = torch.randn(2, 3, 6, 6), torch.randn(2, 4, 6, 6)
+needs_compiler = pytest.mark.skipif(bool(compiled.why_not()), reason=compiled.why_not() or "-")
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test begins without any library and leaves none of its own behind."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    compiled._functions.cache_clear()
+    yield
+    compiled._functions.cache_clear()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "answer.cpp"
+    path.write_text(SOURCE)
+    return path
+
+
+def use(source: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", USE, str(source)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def falls_back(reason: str) -> None:
+    assert reason in topk_backends()["compiled"]
+    assert choose_topk(GRAD) == "gather"
+    assert topk_weight_grad(X, GRAD, (4, 3, 1, 1)).shape == (4, 3, 1, 1)
+    with pytest.raises(RuntimeError, match="cannot be used"):
+        compiled.weight_grad(X, GRAD, build_geometry(), 1)
+
+
+def build_geometry() -> compiled.Geometry:
+    return compiled.Geometry((4, 3, 1, 1), (1, 1), (0, 0), (1, 1), 1)
+
+
+def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADAGP_NO_COMPILE", "1")
+    falls_back("ADAGP_NO_COMPILE")
+    assert not build.cache_folder().exists()
+
+
+def test_zero_does_not_switch_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADAGP_NO_COMPILE", "0")
+    monkeypatch.setenv("CXX", "false")
+    assert "false failed" in compiled.why_not()
+
+
+def test_a_failing_compiler_is_reported_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("CXX", "false")
+    with caplog.at_level(logging.WARNING):
+        falls_back("false failed")
+    assert len(caplog.records) == 1
+    assert "several times slower" in caplog.text
+
+
+def test_no_compiler_on_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    falls_back("no C++ compiler")
+
+
+def test_a_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler --option")
+    falls_back("did not run")
+
+
+@needs_compiler
+def test_the_compilers_complaint_is_told(source: Path) -> None:
+    source.write_text("this is no C++")
+    with pytest.raises(build.CannotBuildError, match="this is no"):
+        build.shared_library(source)
+    assert not list(build.cache_folder().iterdir())
+
+
+@needs_compiler
+def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, source: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(source))  # a file, not a folder
+    with pytest.raises(build.CannotBuildError, match="XDG_CACHE_HOME"):
+        build.shared_library(source)
+
+
+@needs_compiler
+def test_it_is_compiled_once(source: Path) -> None:
+    library = build.shared_library(source)
+    before = library.stat()
+    assert build.shared_library(source) == library
+    assert library.stat().st_mtime_ns == before.st_mtime_ns
+    assert [path.name for path in build.cache_folder().iterdir()] == [library.name]
+    source.write_text(SOURCE.replace("42", "43"))
+    assert build.shared_library(source) != library
+
+
+@needs_compiler
+@pytest.mark.parametrize("damage", [lambda content: content[:-100], lambda content: b"", lambda content: content[1:]])
+def test_a_damaged_library_is_built_anew(source: Path, damage: object) -> None:
+    library = build.shared_library(source)
+    content = library.read_bytes()
+    library.write_bytes(damage(content))  # type: ignore[operator]
+    assert ctypes.CDLL(str(build.shared_library(source))).answer() == 42
+    assert build._is_intact(library)
+
+
+@needs_compiler
+def test_processes_that_compile_at_once_all_succeed(source: Path) -> None:
+    processes = [use(source) for _ in range(3)]
+    assert [process.communicate(timeout=120) for process in processes] == [("42\n", "")] * 3
+    assert len(list(build.cache_folder().iterdir())) == 1
+
+
+@needs_compiler
+def test_the_kernel_itself_builds_into_an_empty_cache() -> None:
+    assert compiled.why_not() == ""
+    assert len(list(build.cache_folder().iterdir())) == 1
+    assert choose_topk(GRAD) == "compiled"
