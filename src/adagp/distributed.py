@@ -46,3 +46,11 @@ class Ranks:
         raised = torch.tensor(float(flag), device=device)
         distributed.all_reduce(raised, op=distributed.ReduceOp.MAX, group=self._group)
         return bool(raised)
+
+    def total(self, number: int, device: torch.device) -> int:
+        """The sum of a number over all ranks."""
+        if self.count == 1:
+            return number
+        numbers = torch.tensor(float(number), device=device)
+        distributed.all_reduce(numbers, group=self._group)
+        return int(numbers)

@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -19,7 +20,8 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from adagp import predictor as predictors
-from adagp import schedules, sources
+from adagp import schedules
+from adagp import sources as known_sources
 from adagp.coverage import Coverage, find_layers, uncovered_parameters, weight_used_twice
 from adagp.distributed import Ranks, unwrap
 from adagp.layers import Layer
@@ -27,6 +29,8 @@ from adagp.predictor import Lesson, Predictor, Seen
 from adagp.quality import Agreement, LayerQuality, QualityRecord
 from adagp.rows import Rows
 from adagp.schedules import Phase, Plan, Schedule
+from adagp.sources import Source
+from adagp.tap import tap
 
 logger = logging.getLogger("adagp")
 
@@ -50,6 +54,7 @@ class AdaGP:
         schedule: Schedule | Callable[[int], Plan],
         predictor: str | Predictor | None = "trusted",
         *,
+        sources: Mapping[str, Source] | None = None,
         include: str | None = None,
         exclude: str | None = None,
         immediate: bool = False,
@@ -63,6 +68,7 @@ class AdaGP:
             optimizer: Any optimizer over the model's parameters.
             schedule: Says for each step which source supplies each layer; see `adagp.schedules`.
             predictor: `trusted`, `paper`, `literal`, an object with the methods of `Predictor`, or None for none.
+            sources: Objects to take for some sources in place of the default ones, such as `{"topk": TopK(k=4)}`.
             include: Cover only layers whose name or class this regular expression is found in.
             exclude: Leave out layers whose name or class this regular expression is found in.
             immediate: In GP, update each layer as soon as its output exists, so that the rows of only one layer are
@@ -89,7 +95,7 @@ class AdaGP:
         self._predictor = predictors.build(predictor) if isinstance(predictor, str) else predictor
         if self._predictor is not None:
             self._predictor.attach(self._layers)
-        self._sources = sources.build(self.schedule.sources, self._predictor)
+        self._sources = known_sources.build(self.schedule.sources, self._predictor, sources or {})
         self._refuse_what_cannot_work()
         self._batch: Batch | None = None
         self._force_backprop = False
@@ -327,9 +333,13 @@ class AdaGP:
                 )
         chosen = {layer.name: plan.source(layer.name) for layer in self._layers}
         if plan.phase is Phase.GP:
-            graphs = [name for name, source in chosen.items() if self._sources[source].needs_graph]
+            graphs = [name for name, source in chosen.items() if self._sources[source].needs_backward]
             if graphs:
                 raise ValueError(f"a GP plan has no backward, but layer {graphs[0]!r} asks for it: use Phase.BP")
+        reasons = (self._sources[source].refuse(self._by_name[name]) for name, source in chosen.items())
+        reason = next(filter(None, reasons), "")
+        if reason:
+            raise ValueError(f"the plan of step {self.step_index} asks for what cannot be: {reason}")
         return chosen
 
     def _drop(self, layer: Layer, reason: str) -> None:
@@ -358,6 +368,7 @@ class Batch:
         self._engine = engine
         self._scaler = scaler
         self._seen: dict[str, list[Seen]] = {}
+        self._samples: dict[str, int] = {}
         self._recording = False
         self._backward_done = False
         self._restore = ExitStack()
@@ -371,9 +382,9 @@ class Batch:
     def needs_forward(self) -> bool:
         """Whether the forward pass must run: always, unless `skip_forward` and no source looks at an output."""
         engine = self._engine
+        chosen = (engine._sources[source] for source in self.source.values())
         return not engine._skip_forward or any(
-            engine._sources[source].needs_graph or engine._sources[source].needs_output
-            for source in self.source.values()
+            source.needs_backward or source.needs_output or source.needs_forward for source in chosen
         )
 
     def __enter__(self) -> "Batch":
@@ -489,7 +500,7 @@ class Batch:
         for layer in list(engine._layers):
             if self.source[layer.name] != "backprop":
                 continue
-            rows = engine._sources["backprop"].gradient(layer, None)
+            rows = layer.gradient()
             if rows is None:
                 continue
             if engine._predictor is not None and layer.name not in seen:
@@ -500,31 +511,38 @@ class Batch:
         return truths
 
     def _supply(self, seen: Mapping[str, Seen]) -> None:
-        """Every source but backpropagation writes its layers' gradients; the parameters that rest get None."""
+        """Every source without a backward writes its layers' gradients; the parameters that rest get None."""
         engine = self._engine
-        if self.plan.phase is Phase.GP and engine._immediate and self._seen:
+        if self.plan.phase is Phase.GP and engine._immediate and self._samples:
             return
-        served = [layer for layer in engine._layers if not engine._sources[self.source[layer.name]].needs_graph]
-        for layer in served:
+        served = [layer for layer in engine._layers if self.source[layer.name] != "backprop"]
+        without = [layer for layer in served if not engine._sources[self.source[layer.name]].needs_backward]
+        for layer in without:
             layer.assign(self._gradient(layer, seen.get(layer.name)))
-        for layer in served:
-            if self.failed:
+        if self.failed:
+            for layer in without:
                 layer.assign(None)
-            else:
-                self._count(layer)
+            return
+        for layer in served:
+            self._count(layer)
 
     def _gradient(self, layer: Layer, seen: Seen | None) -> Rows | None:
         engine = self._engine
         source = engine._sources[self.source[layer.name]]
+        samples = self._samples.get(layer.name)
+        if source.needs_forward:
+            if samples is None:
+                return None  # the forward did not come by
+            samples = engine._ranks.total(samples, engine._device)
         if source.needs_output:
-            rows: Rows | None = engine._timed(lambda: source.gradient(layer, seen))
+            rows: Rows | None = engine._timed(lambda: source.gradient(layer, seen, samples or 0))
             # The sum is finite only if all entries are, and needs no memory of the rows' size.
             if rows is not None and not all(bool(block.sum().isfinite()) for block in rows.blocks()):
                 logger.warning("step %d: the prediction for layer %r is not finite", self.step_index, layer.name)
                 self.failed = True
                 return None
             return rows
-        return source.gradient(layer, seen)
+        return source.gradient(layer, seen, samples or 0)
 
     def _count(self, layer: Layer) -> None:
         """Count what the optimizer will find: a source that gave nothing was a skip."""
@@ -561,37 +579,48 @@ class Batch:
         else:
             self._engine.optimizer.step()
 
-    def see(self, layer: Layer, output: Any) -> None:
-        """Called by the forward hook of every covered layer."""
+    def see(self, layer: Layer, inputs: Any, output: Any) -> Tensor | None:
+        """Called by the forward hook of every covered layer; what is returned takes the place of the output."""
         engine = self._engine
         if not self._recording or layer.name not in engine._by_name:
-            return
-        if engine._predictor is None and not engine._immediate:
-            return
-        parts = self._seen.setdefault(layer.name, [])
-        if parts and engine._immediate:
+            return None
+        source = engine._sources[self.source[layer.name]]
+        watched = engine._predictor is not None and (source.needs_graph or source.needs_output)
+        if not isinstance(output, Tensor) and (watched or source.needs_error or source.needs_forward):
+            raise TypeError(f"layer {layer.name!r} returned {type(output).__name__}, not a tensor: exclude it")
+        if engine._immediate and layer.name in self._samples:
             raise RuntimeError(
                 f"immediate=True: layer {layer.name!r} ran twice in one batch, and its weight cannot change between "
                 "its uses: use immediate=False"
             )
-        if engine._predictor is not None:
-            if not isinstance(output, Tensor):
-                raise TypeError(f"layer {layer.name!r} returned {type(output).__name__}, not a tensor: exclude it")
-            with torch.no_grad(), _full_precision(output.device):
-                parts.append(engine._timed(lambda: engine._predictor.see(layer, output)))  # type: ignore[union-attr]
-        else:
-            parts.append(Seen(torch.empty(0)))
+        samples = layer.samples(output) if isinstance(output, Tensor) else 1
+        self._samples[layer.name] = self._samples.get(layer.name, 0) + samples
+        if watched:
+            self._watch(layer, output)
         if engine._immediate and self.plan.phase is Phase.GP:
-            self._update_now(layer, parts[0])
+            self._update_now(layer)
+        if source.needs_error and torch.is_grad_enabled():
+            tapped: Tensor = tap(output, inputs[0], partial(source.receive, layer))
+            return tapped
+        return None
 
-    def _update_now(self, layer: Layer, seen: Seen) -> None:
+    def _watch(self, layer: Layer, output: Tensor) -> None:
+        """Let the predictor see an output."""
+        engine = self._engine
+        assert engine._predictor is not None
+        see = engine._predictor.see
+        with torch.no_grad(), _full_precision(output.device):
+            self._seen.setdefault(layer.name, []).append(engine._timed(lambda: see(layer, output)))
+
+    def _update_now(self, layer: Layer) -> None:
         """Step the optimizer for one layer: every other gradient is None, so nothing else moves."""
         if self.failed:
             return
         engine = self._engine
-        (output,) = engine._ranks.average([seen.output])
-        with _full_precision(output.device):
-            layer.assign(self._gradient(layer, Seen(output)))
+        parts = self._seen.get(layer.name)
+        seen = Seen(engine._ranks.average([parts[0].output])[0]) if parts else None
+        with _full_precision(engine._device):
+            layer.assign(self._gradient(layer, seen))
         self._count(layer)
         engine.optimizer.step()
         layer.assign(None)
@@ -616,9 +645,10 @@ class _Hook:
     def __init__(self, engine: AdaGP, layer: Layer) -> None:
         self._engine, self._layer = engine, layer
 
-    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Tensor | None:
         if self._engine._batch is not None and module is self._layer.module:
-            self._engine._batch.see(self._layer, output)
+            return self._engine._batch.see(self._layer, inputs, output)
+        return None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Hook":
         return self

@@ -31,8 +31,8 @@ class LayerKind(ABC):
         """Average the output over the batch and return it as `(out, 1, height, width)`."""
 
     def has_batch(self, module: nn.Module, output: Tensor) -> bool:
-        """Whether dimension 0 of this output is the batch, so that a predictor may look at some of its samples only."""
-        return False
+        """Whether dimension 0 of this output is the batch; override it where it is not."""
+        return output.dim() > 1
 
 
 _KINDS: dict[type[nn.Module], LayerKind] = {}
@@ -132,10 +132,6 @@ class FullyConnected(LayerKind):
         mean = output.mean(0) if self.has_batch(module, output) else output
         return mean.reshape(-1, mean.shape[-1]).t()[:, None, None, :]
 
-    def has_batch(self, module: nn.Module, output: Tensor) -> bool:
-        """More than the features."""
-        return output.dim() > 1
-
 
 @dataclass(frozen=True, eq=False)
 class Layer:
@@ -168,6 +164,17 @@ class Layer:
             self.weight.grad = _like(self.weight, self.kind.unrows(self.module, rows.weight))
         if self.bias is not None:
             self.bias.grad = None if rows is None or rows.bias is None else _like(self.bias, rows.bias.reshape(-1))
+
+    def add_gradient(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Add to `.grad`, as backward would: `weight` and `bias` are shaped like the parameters."""
+        for parameter, gradient in ((self.weight, weight), (self.bias, bias)):
+            if parameter is not None and gradient is not None:
+                new = _like(parameter, gradient)
+                parameter.grad = new if parameter.grad is None else parameter.grad.add_(new)
+
+    def samples(self, output: Tensor) -> int:
+        """How many samples an output holds."""
+        return output.shape[0] if self.kind.has_batch(self.module, output) else 1
 
     def reorganise(self, output: Tensor, most_samples: int | None = None) -> Tensor:
         """The output as the predictor sees it, `(out, 1, height, width)`: its mean over the batch or a part of it."""

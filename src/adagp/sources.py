@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
+from adagp.kernels import topk_weight_grad
 from adagp.layers import Layer
 from adagp.predictor import Predictor, Seen
 from adagp.rows import MEAN_DECAY, Rows, RunningRows
@@ -21,13 +23,29 @@ class Source:
     needs_graph = False
     """Whether backward must reach this layer's weight."""
     needs_output = False
-    """Whether the layer's output must be seen, so that the forward pass cannot be left out."""
+    """Whether the predictor must see the layer's output."""
+    needs_error = False
+    """Whether the loss's gradient must reach the layer's output; `receive` is then given it in backward."""
+    needs_forward = False
+    """Whether the forward pass must run for another reason than the three above."""
     remembers = False
     """Whether it wants to be told true gradients."""
 
-    def gradient(self, layer: Layer, seen: Seen | None) -> Rows | None:
-        """The rows for this batch, or None to leave the layer alone."""
+    @property
+    def needs_backward(self) -> bool:
+        """Whether there must be a backward, which then leaves this layer's gradient in `.grad`."""
+        return self.needs_graph or self.needs_error
+
+    def gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
+        """The rows for this batch of so many samples, or None to leave the layer alone."""
         raise NotImplementedError
+
+    def refuse(self, layer: Layer) -> str:
+        """Why this source cannot serve a layer, with the remedy; empty where it can."""
+        return ""
+
+    def receive(self, layer: Layer, layer_input: Tensor, error: Tensor) -> None:
+        """Given the layer's input and the gradient at its output where `needs_error`; adds to the layer's `.grad`."""
 
     def learn(self, layer: Layer, truth: Rows) -> None:
         """Told every true gradient."""
@@ -45,7 +63,7 @@ class Backprop(Source):
 
     needs_graph = True
 
-    def gradient(self, layer: Layer, seen: Seen | None) -> Rows | None:
+    def gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
         """What backward left in `.grad`."""
         return layer.gradient()
 
@@ -59,7 +77,7 @@ class Predicted(Source):
         """The predictor is shared with the engine, which lets it learn."""
         self._predictor = predictor
 
-    def gradient(self, layer: Layer, seen: Seen | None) -> Rows | None:
+    def gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
         """The prediction, or None where the layer was not reached or is not trusted at all."""
         return None if seen is None else self._predictor.predict(layer, seen)
 
@@ -67,16 +85,116 @@ class Predicted(Source):
 class Zero(Source):
     """Zeros: momentum and weight decay go on."""
 
-    def gradient(self, layer: Layer, seen: Seen | None) -> Rows | None:
+    def gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
         """Zero rows for weight and bias."""
         weight = torch.zeros(layer.out, layer.fan_in, device=layer.weight.device)
         return Rows(weight, None if layer.bias is None else torch.zeros(layer.out, 1, device=layer.weight.device))
 
 
+class Random(Source):
+    """Normal numbers, drawn anew every batch (paper 003, section 2.2)."""
+
+    needs_forward = True  # the batch's size is only known from it
+
+    def __init__(self, std: float | None = None, seed: int = 0) -> None:
+        """`std` defaults to one over the number of samples in the batch; the generator is the source's own."""
+        self._std, self._seed = std, seed
+        self._generator: torch.Generator | None = None
+        self._saved: Tensor | None = None
+
+    def gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
+        """Independent entries for weight and bias."""
+        generator = self._on(layer.weight.device)
+        std = 1 / samples if self._std is None else self._std
+
+        def draw(columns: int) -> Tensor:
+            return torch.randn(layer.out, columns, generator=generator, device=layer.weight.device).mul_(std)
+
+        return Rows(draw(layer.fan_in), None if layer.bias is None else draw(1))
+
+    def _on(self, device: torch.device) -> torch.Generator:
+        """The generator; made with the first draw, because only then the device is known."""
+        if self._generator is None:
+            self._generator = torch.Generator(device).manual_seed(self._seed)
+            if self._saved is not None:
+                self._generator.set_state(self._saved)
+        return self._generator
+
+    def state_dict(self) -> dict[str, Any]:
+        """The generator's state; None before the first draw."""
+        return {"generator": self._saved if self._generator is None else self._generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on drawing where the saved source would have."""
+        self._generator, self._saved = None, state["generator"]
+
+
+class TopK(Source):
+    """The k largest output gradients per sample and channel stand for all (paper 003, section 2.3).
+
+    The bias gradient is the sum of all of them and stays exact.
+    """
+
+    needs_error = True
+
+    def __init__(self, k: int = 1, scale: float = 1.0) -> None:
+        """Set how many are kept, and a factor for the result.
+
+        Args:
+            k: Entries kept per sample and output channel; all of them give the exact gradient.
+            scale: The paper multiplies by 1 / batch; a torch loss that averages over the batch has done so already.
+        """
+        if k < 1:
+            raise ValueError(f"k = {k}: at least one entry per sample and channel must be kept")
+        self._k, self._scale = k, scale
+
+    def gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
+        """What `receive` put into `.grad`."""
+        return layer.gradient()
+
+    def refuse(self, layer: Layer) -> str:
+        """Only layers that slide one weight over positions can be served."""
+        if isinstance(layer.module, nn.Conv2d | nn.Linear):
+            return ""
+        kind = type(layer.module).__name__
+        return f"topk serves Conv2d and Linear, and layer {layer.name!r} is {kind}: give it another source"
+
+    def receive(self, layer: Layer, layer_input: Tensor, error: Tensor) -> None:
+        """Add the sparse weight gradient and the exact bias gradient."""
+        module = layer.module
+        if isinstance(module, nn.Conv2d):
+            image, error, options = _convolution(module, layer_input, error)
+        else:
+            image, error, options = _positions_as_image(layer_input), _positions_as_image(error), {}
+        shape = layer.weight.shape if layer.weight.dim() == 4 else (*layer.weight.shape, 1, 1)
+        common = torch.promote_types(image.dtype, error.dtype)  # under autocast they differ
+        weight = topk_weight_grad(image.to(common), error.to(common), shape, k=self._k, **options)
+        bias = None if layer.bias is None else error.sum((0, 2, 3), dtype=weight.dtype)
+        layer.add_gradient(weight.mul_(self._scale).view(layer.weight.shape), bias)
+
+
+def _convolution(module: nn.Conv2d, image: Tensor, error: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Input and error of a convolution with a batch and padding in numbers, and the convolution's options."""
+    if image.dim() == 3:
+        image, error = image[None], error[None]
+    padding: Any = module.padding
+    if isinstance(padding, str) or module.padding_mode != "zeros":
+        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+        image, padding = nn.functional.pad(image, module._reversed_padding_repeated_twice, mode), 0
+    options = {"stride": module.stride, "padding": padding, "dilation": module.dilation, "groups": module.groups}
+    return image, error, options
+
+
+def _positions_as_image(tensor: Tensor) -> Tensor:
+    """`(batch, *positions, features)` as `(batch, features, positions, 1)`, without moving anything."""
+    batched = tensor if tensor.dim() > 1 else tensor[None]
+    return batched.reshape(batched.shape[0], -1, batched.shape[-1]).transpose(1, 2)[..., None]
+
+
 class Skip(Source):
     """None: the optimizer leaves the layer alone."""
 
-    def gradient(self, layer: Layer, seen: Seen | None) -> Rows | None:
+    def gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
         """Nothing."""
         return None
 
@@ -90,7 +208,7 @@ class Remembered(Source):
         """`decay` is the weight of the past; 0 remembers only the last true gradient."""
         self._memory = RunningRows(decay)
 
-    def gradient(self, layer: Layer, seen: Seen | None) -> Rows | None:
+    def gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
         """A copy of what is remembered, so that clipping `.grad` does not reach the memory."""
         rows = self._memory.get(layer.name)
         return None if rows is None else rows.clone()
@@ -111,17 +229,25 @@ class Remembered(Source):
 _FACTORIES: dict[str, Callable[[], Source]] = {
     "backprop": Backprop,
     "zero": Zero,
+    "random": Random,
+    "topk": TopK,
     "skip": Skip,
     "last": lambda: Remembered(decay=0.0),
     "mean": lambda: Remembered(decay=MEAN_DECAY),
 }
 
 
-def build(names: frozenset[str], predictor: Predictor | None) -> dict[str, Source]:
-    """The source objects for these names; ValueError for a name that is unknown or needs a predictor there is not."""
+def build(names: frozenset[str], predictor: Predictor | None, given: Mapping[str, Source]) -> dict[str, Source]:
+    """The source objects for these names, those `given` among them; ValueError for a name that is unknown."""
+    strangers = given.keys() - names
+    if strangers:
+        asked = ", ".join(sorted(names))
+        raise ValueError(f"sources={sorted(strangers)}: no plan of the schedule asks for them, only for {asked}")
     built: dict[str, Source] = {}
     for name in sorted(names):
-        if name == "predicted":
+        if name in given:
+            built[name] = given[name]
+        elif name == "predicted":
             if predictor is not None:
                 built[name] = Predicted(predictor)
         elif name in _FACTORIES:

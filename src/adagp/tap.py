@@ -1,0 +1,39 @@
+"""A tap on a layer's output: tells the error that arrives there in backward, and lets it flow on unchanged."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Deliver = Callable[[Tensor, Tensor], None]
+"""Called in backward with the layer's input and the gradient at its output."""
+
+
+class _Tap(torch.autograd.Function):
+    """The identity, in place so that an in-place activation may follow.
+
+    `_anchor` requires grad, so that the error comes this far even where nothing before the layer asks for it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, _anchor: Tensor, layer_input: Tensor, deliver: Deliver) -> Tensor:
+        ctx.save_for_backward(layer_input)
+        ctx.deliver = deliver
+        ctx.mark_dirty(output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        ctx.deliver(ctx.saved_tensors[0], grads[0])
+        return grads[0], None, None, None
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def tap(output: Tensor, layer_input: Tensor, deliver: Deliver) -> Tensor:
+    """The output to hand on in place of `output`; `deliver` is called when backward passes it."""
+    anchor = torch.empty(0, device=output.device, requires_grad=True)
+    # A view (Linear gives one for sequences) would take the tap away with the first in-place operation on it.
+    fresh = output.clone() if output._is_view() else output
+    tapped: Tensor = _Tap.apply(fresh, anchor, layer_input.detach(), deliver)  # type: ignore[no-untyped-call]
+    return tapped

@@ -1,0 +1,297 @@
+"""`random` and `topk`: what they put into `.grad`, and that everything else stays as plain backpropagation has it."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from adagp import AdaGP, Phase, Plan, schedules
+from adagp.kernels import topk_weight_grad
+from adagp.sources import Random, Source, TopK
+from tests.nets import batches, build, equal_parameters, loss_of, sgd
+
+
+def attach(model: nn.Module, overrides: dict[str, str], **given_sources: Source) -> AdaGP:
+    schedule = schedules.from_function(lambda step: Plan(Phase.BP, "backprop", overrides))
+    return AdaGP(model, sgd(model), schedule, None, sources=given_sources)
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def plain(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> dict[str, Tensor]:
+    twin = copy.deepcopy(model)
+    loss(twin).backward()
+    return gradients(twin)
+
+
+def under_plan(gp: AdaGP, loss: Callable[[nn.Module], Tensor]) -> dict[str, Tensor]:
+    with gp.batch() as batch:
+        batch.backward(loss(gp.model))
+    return gradients(gp.model)
+
+
+# ---- topk
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[nn.Conv2d, Tensor]:
+    groups = draw(st.sampled_from([1, 2]))
+    kernel = (draw(st.integers(1, 3)), draw(st.integers(1, 3)))
+    strided = {"stride": draw(st.integers(1, 2)), "padding": draw(st.integers(0, 2))}
+    if draw(st.booleans()):
+        strided = {"stride": 1, "padding": draw(st.sampled_from(["same", "valid"]))}
+    module = nn.Conv2d(
+        2 * groups,
+        4,
+        kernel,
+        dilation=draw(st.integers(1, 2)),
+        groups=groups,
+        bias=draw(st.booleans()),
+        padding_mode=draw(st.sampled_from(["zeros", "reflect", "circular"])),
+        **strided,
+    )
+    return module, torch.randn(draw(st.integers(1, 4)), 2 * groups, draw(st.integers(6, 9)), draw(st.integers(6, 9)))
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+@settings(max_examples=40, deadline=None)
+@given(convolutions(), st.booleans())
+def test_topk_of_all_positions_is_the_exact_gradient_through_the_engine(
+    case: tuple[nn.Conv2d, Tensor], channels_last: bool
+) -> None:
+    middle, x = case
+    model = nn.Sequential(nn.Conv2d(middle.in_channels, middle.in_channels, 1), middle, nn.ReLU(inplace=True))
+    if channels_last:
+        model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+
+    def loss(net: nn.Module) -> Tensor:
+        out: Tensor = net(x)
+        return (out * torch.arange(out.numel()).view(out.shape).cos()).sum()
+
+    true = plain(model, loss)
+    for layer in ("0", "1"):
+        found = under_plan(attach(copy.deepcopy(model), {layer: "topk"}, topk=TopK(k=10**6)), loss)
+        assert found.keys() == true.keys()
+        for name, gradient in true.items():
+            assert torch.allclose(found[name], gradient, rtol=1e-4, atol=1e-4), (layer, name)
+            assert found[name].stride() == gradient.stride(), (layer, name)
+
+
+def test_topk_gives_what_the_kernel_gives_with_the_scale_of_the_paper() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(inplace=True), nn.Conv2d(4, 3, 3, stride=2))
+    x = torch.randn(8, 2, 9, 9)
+    errors: list[Tensor] = []
+    hidden = model[:2](x)
+    out = model[2](hidden)
+    out.register_hook(errors.append)
+    out.square().sum().backward()
+    expected = topk_weight_grad(hidden.detach(), errors[0], model[2].weight.shape, stride=2, k=3) / 8
+    bias = model[2].bias.grad.clone()
+    model.zero_grad()
+    found = under_plan(attach(model, {"2": "topk"}, topk=TopK(k=3, scale=1 / 8)), lambda net: net(x).square().sum())
+    assert torch.allclose(found["2.weight"], expected, atol=1e-5)
+    assert torch.allclose(found["2.bias"], bias, atol=1e-4)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(6, 5), (4, 3, 5), (2, 3, 4, 5)])
+@pytest.mark.parametrize("layer", ["0", "2"])
+def test_topk_serves_linear_layers_over_their_positions(shape: tuple[int, ...], bias: bool, layer: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 7, bias), nn.ReLU(inplace=True), nn.Linear(7, 3, bias))
+    x = torch.randn(shape)
+
+    def loss(net: nn.Module) -> Tensor:
+        out: Tensor = net(x)
+        return out.square().sum()
+
+    true = plain(model, loss)
+    exact = under_plan(attach(copy.deepcopy(model), {layer: "topk"}, topk=TopK(k=100)), loss)
+    assert all(torch.allclose(exact[name], true[name], atol=1e-4) for name in true)
+    one = under_plan(attach(model, {layer: "topk"}), loss)
+    assert torch.allclose(one[f"{layer}.weight"], true[f"{layer}.weight"], atol=1e-4) == (len(shape) == 2)
+
+
+def test_micro_batches_add_up_under_topk() -> None:
+    (x, y), *_ = batches(1)
+    model = build()
+    model[1].eval()  # batch statistics would tell whole and halves apart
+
+    def halves(net: nn.Module) -> dict[str, Tensor]:
+        gp = attach(net, {"0": "topk", "3": "topk"})
+        with gp.batch() as batch:
+            for part in (slice(4), slice(4, 8)):
+                batch.backward(nn.functional.cross_entropy(net(x[part]), y[part], reduction="sum"))
+        return gradients(net)
+
+    whole = under_plan(
+        attach(copy.deepcopy(model), {"0": "topk", "3": "topk"}),
+        lambda net: nn.functional.cross_entropy(net(x), y, reduction="sum"),
+    )
+    found = halves(model)
+    assert all(torch.allclose(found[name], whole[name], atol=1e-5) for name in whole)
+
+
+def test_a_weight_used_twice_gets_both_shares_under_topk() -> None:
+    torch.manual_seed(0)
+    shared = nn.Linear(4, 4)
+    model = nn.Sequential(shared, nn.Tanh(), shared, nn.Linear(4, 2))
+    x = torch.randn(3, 5, 4)
+
+    def loss(net: nn.Module) -> Tensor:
+        out: Tensor = net(x)
+        return out.square().sum()
+
+    true = plain(model, loss)
+    found = under_plan(attach(model, {"0": "topk"}, topk=TopK(k=5)), loss)
+    assert torch.allclose(found["0.weight"], true["0.weight"], atol=1e-4)
+
+
+def test_a_scaler_unscales_what_topk_found() -> None:
+    (x, y), *_ = batches(1)
+    model = build()
+    expected = under_plan(attach(copy.deepcopy(model), {"3": "topk"}), lambda net: loss_of(net, x, y))
+    gp = attach(model, {"3": "topk"})
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with gp.batch(scaler=scaler) as batch:
+        batch.backward(loss_of(model, x, y))
+    assert all(torch.allclose(gradient, expected[name], atol=1e-6) for name, gradient in gradients(model).items())
+
+
+def test_autocast_gives_topk_gradients_in_the_weights_type() -> None:
+    (x, y), *_ = batches(1)
+    model = build()
+    expected = under_plan(attach(copy.deepcopy(model), {"3": "topk"}, topk=TopK(k=4)), lambda net: loss_of(net, x, y))
+    gp = attach(model, {"3": "topk"}, topk=TopK(k=4))
+    with gp.batch() as batch:
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of(model, x, y)
+        batch.backward(loss)
+    found = model[3].weight.grad
+    assert found is not None
+    assert found.dtype == torch.float32
+    cosine = nn.functional.cosine_similarity(found.flatten(), expected["3.weight"].flatten(), dim=0)
+    assert cosine > 0.95
+
+
+def test_topk_refuses_by_name_what_it_cannot_serve() -> None:
+    model = nn.Sequential(nn.Conv1d(2, 3, 3), nn.ConvTranspose2d(2, 2, 2))
+    for layer, kind in (("0", "Conv1d"), ("1", "ConvTranspose2d")):
+        with pytest.raises(ValueError, match=f"layer '{layer}' is {kind}: give it another source"):
+            attach(model, {layer: "topk"}).batch()
+    with pytest.raises(ValueError, match="k = 0"):
+        TopK(k=0)
+
+
+def test_a_gp_plan_cannot_ask_for_topk() -> None:
+    model = build()
+    gp = AdaGP(model, sgd(model), lambda step: Plan(Phase.GP, "skip", {"3": "topk"}), None)
+    with pytest.raises(ValueError, match=r"layer '3' asks for it: use Phase\.BP"):
+        gp.batch()
+
+
+# ---- random
+
+
+def test_random_rows_have_the_standard_deviation_of_one_over_the_batch_and_are_fresh() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(300, 200), nn.ReLU(inplace=True), nn.Linear(200, 2))
+    gp = attach(model, {"0": "random"})
+    x = torch.randn(16, 300)
+    drawn = []
+    before = torch.get_rng_state()
+    for _ in range(2):
+        drawn.append(under_plan(gp, lambda net: net(x).square().mean())["0.weight"])
+        gp.optimizer.zero_grad()
+    assert torch.equal(torch.get_rng_state(), before)  # the user's generator is left alone
+    assert not torch.equal(*drawn)
+    for rows in drawn:
+        assert abs(float(rows.std()) * 16 - 1) < 0.02
+        assert abs(float(rows.mean())) < 1e-3
+    assert abs(float(torch.corrcoef(torch.stack([rows.flatten() for rows in drawn]))[0, 1])) < 0.02
+
+
+def test_random_takes_a_standard_deviation_and_a_seed() -> None:
+    x = torch.randn(4, 50)
+    found = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(50, 60), nn.Linear(60, 2))
+        gp = attach(model, {"0": "random"}, random=Random(std=2.0, seed=seed))
+        found.append(under_plan(gp, lambda net: net(x).square().mean())["0.weight"])
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+    assert abs(float(found[0].std()) - 2) < 0.1
+
+
+def test_random_in_gp_runs_the_forward_to_know_the_batch() -> None:
+    model = build()
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1, source="random"), None, skip_forward=True)
+    (x, y), *_ = batches(1)
+    assert gp.step(lambda: loss_of(model, x, y)) is not None
+    assert gp.counts() == {"random": 4}
+
+
+# ---- mixed plans
+
+
+def test_all_sources_mix_in_one_plan_and_resume_bit_for_bit() -> None:
+    plans = [
+        Plan(Phase.BP, "backprop"),
+        Plan(Phase.BP, "backprop", {"0": "topk", "3": "random", "7": "predicted", "9": "mean"}),
+        Plan(Phase.BP, "backprop", {"0": "zero", "3": "predicted", "7": "last"}),
+    ]
+
+    def start() -> AdaGP:
+        model = build()
+        return AdaGP(model, sgd(model), lambda step: plans[step % 3], "paper")
+
+    data = batches(9)
+
+    def run(gp: AdaGP, part: slice) -> None:
+        for x, y in data[part]:
+            gp.step(lambda x=x, y=y: loss_of(gp.model, x, y))  # type: ignore[misc]
+
+    whole, first, second = start(), start(), start()
+    run(whole, slice(9))
+    run(first, slice(5))
+    second.model.load_state_dict(first.model.state_dict())
+    second.optimizer.load_state_dict(first.optimizer.state_dict())
+    second.load_state_dict(first.state_dict())
+    run(second, slice(5, 9))
+    assert equal_parameters(whole.model, second.model)
+    assert whole.counts() == second.counts()
+    assert whole.counts() == {
+        "backprop": 15,
+        "topk": 3,
+        "random": 3,
+        "predicted": 6,
+        "mean": 3,
+        "zero": 3,
+        "last": 3,
+    }
+
+
+def test_a_source_that_no_plan_asks_for_is_refused() -> None:
+    model = build()
+    with pytest.raises(ValueError, match=r"sources=\['topk'\]: no plan of the schedule asks for them"):
+        AdaGP(model, sgd(model), schedules.always_backprop(), None, sources={"topk": TopK()})
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # dynamo looks at it where the graph breaks
+def test_topk_works_in_a_compiled_model() -> None:
+    (x, y), *_ = batches(1)
+    model = build()
+    expected = under_plan(attach(copy.deepcopy(model), {"3": "topk"}), lambda net: loss_of(net, x, y))
+    gp = attach(model, {"3": "topk"})
+    compiled = torch.compile(model, backend="eager")
+    with gp.batch() as batch:
+        batch.backward(loss_of(compiled, x, y))
+    assert all(torch.allclose(gradient, expected[name], atol=1e-6) for name, gradient in gradients(model).items())
