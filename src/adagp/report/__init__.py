@@ -2,6 +2,20 @@
 
 from adagp.report.figures import overview_png
 from adagp.report.html import page, write_report
+from adagp.report.schedule_grid import PICTURE_FORMATS, STYLES, ScheduleGrid, grid_picture, schedule_grid
 from adagp.report.tables import Table, comparison_table, schedule_table, seeds_table
 
-__all__ = ["Table", "comparison_table", "overview_png", "page", "schedule_table", "seeds_table", "write_report"]
+__all__ = [
+    "PICTURE_FORMATS",
+    "STYLES",
+    "ScheduleGrid",
+    "Table",
+    "comparison_table",
+    "grid_picture",
+    "overview_png",
+    "page",
+    "schedule_grid",
+    "schedule_table",
+    "seeds_table",
+    "write_report",
+]

@@ -1,0 +1,100 @@
+"""A schedule as a grid, rows layers and columns batches: what the terminal shows, and the same as a picture."""
+
+import io
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import matplotlib
+
+matplotlib.use("Agg", force=False)
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from adagp import Plan
+
+PICTURE_FORMATS = ("png", "svg")
+
+
+@dataclass(frozen=True)
+class CellStyle:
+    """How a source is drawn: the letter serves eyes and terminals without colour."""
+
+    letter: str
+    colour: str
+
+
+# Okabe and Ito's palette, which colour-blind eyes can tell apart; what is exact stays pale.
+STYLES: Mapping[str, CellStyle] = {
+    "backprop": CellStyle("b", "#dddddd"),
+    "predicted": CellStyle("P", "#56B4E9"),
+    "zero": CellStyle("Z", "#E69F00"),
+    "random": CellStyle("R", "#D55E00"),
+    "topk": CellStyle("T", "#009E73"),
+    "last": CellStyle("L", "#CC79A7"),
+    "mean": CellStyle("M", "#F0E442"),
+    "skip": CellStyle("S", "#999999"),
+}
+
+
+@dataclass(frozen=True)
+class ScheduleGrid:
+    """What some batches of a schedule do.
+
+    Attributes:
+        batches: Their numbers, counted from 1.
+        phases: The phase of each.
+        sources: For every layer, its source in each.
+    """
+
+    batches: list[int]
+    phases: list[str]
+    sources: dict[str, list[str]]
+
+    def shares(self) -> dict[str, float]:
+        """The share of each source that occurs, over all layers and batches."""
+        counts = Counter(source for row in self.sources.values() for source in row)
+        return {source: counts[source] / counts.total() for source in STYLES if source in counts}
+
+
+def schedule_grid(schedule: Callable[[int], Plan], layers: Sequence[str], steps: Sequence[int]) -> ScheduleGrid:
+    """The grid of these steps of a schedule."""
+    plans = [schedule(step) for step in steps]
+    return ScheduleGrid(
+        batches=[step + 1 for step in steps],
+        phases=[plan.phase.value for plan in plans],
+        sources={layer: [plan.source(layer) for plan in plans] for layer in layers},
+    )
+
+
+def grid_picture(grid: ScheduleGrid, title: str, file_format: str = "png", dpi: int = 110) -> bytes:
+    """The grid as PNG or SVG."""
+    columns, rows = len(grid.batches), len(grid.sources)
+    figure = Figure(figsize=(max(4.5, 1.8 + 0.32 * columns), 1.2 + 0.24 * rows), layout="constrained")
+    panel = figure.subplots()
+    for row, sources in enumerate(grid.sources.values()):
+        for column, source in enumerate(sources):
+            style = STYLES[source]
+            panel.add_patch(Rectangle((column, row), 1, 1, facecolor=style.colour, edgecolor="white", linewidth=1.5))
+            panel.text(column + 0.5, row + 0.5, style.letter, ha="center", va="center", fontsize=8)
+    panel.set_xlim(0, columns)
+    panel.set_ylim(rows, 0)
+    phases = grid.phases if set(grid.phases) != {"BP"} else [""] * columns
+    labels = [f"{batch}\n{phase}".strip() for batch, phase in zip(grid.batches, phases, strict=True)]
+    panel.set_xticks([place + 0.5 for place in range(columns)], labels)
+    panel.set_yticks([place + 0.5 for place in range(rows)], list(grid.sources))
+    panel.tick_params(length=0, labelsize=8)
+    panel.set_xlabel("batch", fontsize=9)
+    panel.spines[:].set_visible(False)
+    figure.suptitle(title, fontsize=10)
+    handles = [
+        Patch(facecolor=STYLES[source].colour, label=f"{STYLES[source].letter}  {source} {100 * share:.0f} %")
+        for source, share in grid.shares().items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
+    buffer = io.BytesIO()
+    # Without a date the same schedule gives the same file.
+    metadata = {"Date": None} if file_format == "svg" else {"Software": "adagp"}
+    figure.savefig(buffer, format=file_format, dpi=dpi, metadata=metadata)
+    return buffer.getvalue()

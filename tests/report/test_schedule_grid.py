@@ -1,0 +1,35 @@
+"""Grids of schedules: complete, told apart without colour, the same file for the same schedule."""
+
+from adagp import schedules
+from adagp.report import STYLES, grid_picture, schedule_grid
+
+
+def test_every_source_has_its_own_letter_and_colour() -> None:
+    assert STYLES.keys() == schedules.SOURCES
+    assert len({style.letter for style in STYLES.values()}) == len(STYLES)
+    assert len({style.colour for style in STYLES.values()}) == len(STYLES)
+
+
+def test_shares_are_counted_over_layers_and_batches() -> None:
+    grid = schedule_grid(schedules.approximation("2", ["a", "b", "c"], "topk"), ["a", "b", "c"], range(1, 4))
+    assert grid.sources == {
+        "a": ["backprop"] * 3,
+        "b": ["topk", "backprop", "topk"],
+        "c": ["backprop"] * 3,
+    }
+    assert grid.batches == [2, 3, 4]
+    assert grid.shares() == {"backprop": 7 / 9, "topk": 2 / 9}
+
+
+def test_a_picture_depends_on_the_schedule_alone() -> None:
+    layers = ["a", "b"]
+    one, same, other = (
+        grid_picture(schedule_grid(schedules.approximation(name, layers, "zero"), layers, range(4)), "t", "png")
+        for name in ("1", "1", "2")
+    )
+    assert one == same
+    assert one != other
+    ladder = schedule_grid(schedules.ladder(1, warmup_epochs=2), layers, range(4))
+    svg = grid_picture(ladder, "t", "svg").decode()
+    assert svg.startswith("<?xml")
+    assert "date" not in svg.lower().replace("update", "")
