@@ -1,4 +1,6 @@
-"""Approximation schedules (paper 003, sections 2.5, 3 and 3.4): some layers get a cheaper source in some batches.
+"""Approximation schedules: some layers get a cheaper source in some batches.
+
+After Wang et al., "Accelerated CNN Training Through Gradient Approximation", sections 2.5, 3 and 3.4.
 
 The error still flows through every layer exactly, so all other gradients stay true.
 """

@@ -1,6 +1,6 @@
 """Schedules as a text table that people read and write: rows are layers, columns are batches, cells are sources.
 
-    # figure 3 of paper 003
+    # part of figure 3 of Wang et al., "Accelerated CNN Training Through Gradient Approximation"
     layer   1         2         3         4
     conv1   backprop  zero      random    zero
     conv2   backprop  backprop  random    backprop
