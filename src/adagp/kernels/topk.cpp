@@ -274,133 +274,168 @@ void list_entries(const Problem& p, int64_t bundle, int64_t c, const int32_t* po
 // For many reads of each input entry. A task is a block of input channels with some output channels: the block of a
 // bundle of samples is packed small enough for the cache, and then read again by every output channel.
 template <typename T, int vectors>
-void add_packed(const Problem& p, const T* x, const int32_t* positions, const T* kept, T* out) {
-  constexpr int64_t block = vectors * Simd<T>::lanes;
-  const int64_t pixels = p.height * p.width, taps = p.kernel_y * p.kernel_x;
-  const int64_t blocks = (p.fan + block - 1) / block, group_channels = p.channels / p.groups;
-  const int64_t bundle = std::min(p.samples, std::max<int64_t>(1, kCacheBytes / (pixels * block * sizeof(T))));
-  const int64_t bundles = (p.samples + bundle - 1) / bundle;
-  const int64_t parts = std::min(group_channels, (2 * p.threads - 1) / (p.groups * blocks) + 1);
-  Buffer<Entry<T>> entries(bundles * bundle * p.channels * taps * p.k);
-  Buffer<int32_t> counts(bundles * p.channels * taps);
-  Buffer<T> packed(p.threads * bundle * pixels * block);
-  Buffer<T> sums(p.groups * blocks * group_channels * taps * block);
-#pragma omp parallel num_threads(p.threads)
-  {
-    T* const slice = packed.get() + omp_get_thread_num() * bundle * pixels * block;
-#pragma omp for schedule(dynamic, 4)
-    for (int64_t c = 0; c < p.channels; ++c)
-      list_entries(p, bundle, c, positions, kept, entries.get(), counts.get());
-#pragma omp for schedule(dynamic) collapse(3)
-    for (int64_t group = 0; group < p.groups; ++group)
-      for (int64_t b = 0; b < blocks; ++b)
-        for (int64_t part = 0; part < parts; ++part) {
-          const int64_t width = std::min(block, p.fan - b * block), first_fan = group * p.fan + b * block;
-          const int64_t from = group_channels * part / parts, to = group_channels * (part + 1) / parts;
-          for (int64_t first = 0, turn = 0; first < p.samples; first += bundle, ++turn) {
-            for (int64_t n = 0; n < std::min(bundle, p.samples - first); ++n)
-              pack(x + (first + n) * p.x_sample + first_fan * p.x_channel, p.x_channel, p.x_pixel, width, pixels,
-                   block, slice + n * pixels * block);
-            for (int64_t c = group * group_channels + from; c < group * group_channels + to; ++c) {
-              T* const sum = sums.get() + (b * p.channels + c) * taps * block;
-              const Entry<T>* list = entries.get() + (first * p.channels + c * bundle) * taps * p.k;
-              const int32_t* count = counts.get() + (turn * p.channels + c) * taps;
-              for (int64_t tap = 0; tap < taps; ++tap)
-                add_rows<T, vectors>(list + tap * bundle * p.k, count[tap], slice, turn == 0, sum + tap * block);
-              if (turn + 1 < bundles) continue;
-              T* const target = out + c * p.fan * taps + b * block * p.out_fan;
-              if (p.out_fan == 1) {
-                for (int64_t tap = 0; tap < taps; ++tap)
-                  for (int64_t i = 0; i < width; ++i) target[tap * p.out_tap + i] = sum[tap * block + i];
-              } else {
-                for (int64_t i = 0; i < width; ++i)
-                  for (int64_t tap = 0; tap < taps; ++tap) target[i * p.out_fan + tap] = sum[tap * block + i];
-              }
-            }
-          }
-        }
-  }
-}
+class Packed {
+ public:
+  explicit Packed(const Problem& p)
+      : p_(p),
+        pixels_(p.height * p.width),
+        taps_(p.kernel_y * p.kernel_x),
+        blocks_((p.fan + block - 1) / block),
+        bundle_(std::min(p.samples, std::max<int64_t>(1, kCacheBytes / (pixels_ * block * sizeof(T))))),
+        bundles_((p.samples + bundle_ - 1) / bundle_),
+        entries_(bundles_ * bundle_ * p.channels * taps_ * p.k),
+        counts_(bundles_ * p.channels * taps_),
+        packed_(p.threads * bundle_ * pixels_ * block),
+        sums_(blocks_ * p.channels * taps_ * block) {}
 
-// For few reads of each input entry: patches are taken from where they lie.
-template <typename T>
-void add_patches(const Problem& p, const T* x, const int32_t* positions, const T* kept, T* out) {
-  const int64_t taps = p.kernel_y * p.kernel_x, group_channels = p.channels / p.groups;
-  const int64_t sample_bytes = p.height * p.width * p.fan * p.groups * sizeof(T);
-  const int64_t bundle = std::max<int64_t>(1, kCacheBytes / sample_bytes);
-  std::fill_n(out, p.channels * p.fan * taps, T(0));
-#pragma omp parallel num_threads(p.threads)
-  for (int64_t first = 0; first < p.samples; first += bundle) {
-    const int64_t last = std::min(first + bundle, p.samples);
-#pragma omp for schedule(static) nowait
-    for (int64_t c = 0; c < p.channels; ++c) {
-      T* target = out + c * p.fan * taps;
-      for (int64_t e = first * p.k; e < last * p.k; ++e) {
-        const int64_t from = c * p.samples * p.k + e;
-        const T value = kept[from];
-        const T* source = x + e / p.k * p.x_sample + c / group_channels * p.fan * p.x_channel;
-        const int64_t y = positions[from] / p.out_width * p.stride_y - p.pad_y;
-        const int64_t z = positions[from] % p.out_width * p.stride_x - p.pad_x;
-        // Taps before these lie in the padding, as do those from the upper ends on.
-        const int64_t low_y = y < 0 ? (-y + p.dilation_y - 1) / p.dilation_y : 0;
-        const int64_t low_x = z < 0 ? (-z + p.dilation_x - 1) / p.dilation_x : 0;
-        const int64_t high_y = std::min(p.kernel_y, (p.height - y + p.dilation_y - 1) / p.dilation_y);
-        const int64_t high_x = std::min(p.kernel_x, (p.width - z + p.dilation_x - 1) / p.dilation_x);
-        const auto pixel = [&](int64_t i, int64_t j) {
-          return ((y + i * p.dilation_y) * p.width + z + j * p.dilation_x) * p.x_pixel;
-        };
-        if (p.x_channel == 1 && p.out_fan == 1) {
-          for (int64_t i = low_y; i < high_y; ++i)
-            for (int64_t j = low_x; j < high_x; ++j) {
-              const T* row = source + pixel(i, j);
-              T* sum = target + (i * p.kernel_x + j) * p.out_tap;
-#pragma omp simd
-              for (int64_t f = 0; f < p.fan; ++f) sum[f] += value * row[f];
-            }
-        } else {
-          for (int64_t f = 0; f < p.fan; ++f)
-            for (int64_t i = low_y; i < high_y; ++i)
-              for (int64_t j = low_x; j < high_x; ++j)
-                target[f * p.out_fan + (i * p.kernel_x + j) * p.out_tap] +=
-                    value * source[f * p.x_channel + pixel(i, j)];
-        }
+  void add(const T* x, const int32_t* positions, const T* kept, T* out) {
+#pragma omp for schedule(dynamic, 4)
+    for (int64_t c = 0; c < p_.channels; ++c)
+      list_entries(p_, bundle_, c, positions, kept, entries_.get(), counts_.get());
+    const int64_t channels = p_.channels / p_.groups;
+    const int64_t parts = std::min(channels, (2 * p_.threads - 1) / (p_.groups * blocks_) + 1);
+#pragma omp for schedule(dynamic) collapse(3) nowait
+    for (int64_t group = 0; group < p_.groups; ++group)
+      for (int64_t b = 0; b < blocks_; ++b)
+        for (int64_t part = 0; part < parts; ++part)
+          add_block(x, group, b, group * channels + channels * part / parts,
+                    group * channels + channels * (part + 1) / parts, out);
+  }
+
+ private:
+  static constexpr int64_t block = vectors * Simd<T>::lanes;
+
+  void add_block(const T* x, int64_t group, int64_t b, int64_t from, int64_t to, T* out) {
+    T* const slice = packed_.get() + omp_get_thread_num() * bundle_ * pixels_ * block;
+    const int64_t width = std::min(block, p_.fan - b * block);
+    const T* const source = x + (group * p_.fan + b * block) * p_.x_channel;
+    for (int64_t turn = 0; turn < bundles_; ++turn) {
+      const int64_t first = turn * bundle_, samples = std::min(bundle_, p_.samples - first);
+      for (int64_t n = 0; n < samples; ++n)
+        pack(source + (first + n) * p_.x_sample, p_.x_channel, p_.x_pixel, width, pixels_, block,
+             slice + n * pixels_ * block);
+      for (int64_t c = from; c < to; ++c) {
+        T* const sum = sums_.get() + (b * p_.channels + c) * taps_ * block;
+        const Entry<T>* list = entries_.get() + (first * p_.channels + c * bundle_) * taps_ * p_.k;
+        const int32_t* count = counts_.get() + (turn * p_.channels + c) * taps_;
+        for (int64_t tap = 0; tap < taps_; ++tap)
+          add_rows<T, vectors>(list + tap * bundle_ * p_.k, count[tap], slice, turn == 0, sum + tap * block);
+        if (turn + 1 == bundles_) unpack(sum, width, out + c * p_.fan * taps_ + b * block * p_.out_fan);
       }
     }
   }
-}
 
+  void unpack(const T* sum, int64_t width, T* target) {
+    if (p_.out_fan == 1) {
+      for (int64_t tap = 0; tap < taps_; ++tap)
+        for (int64_t i = 0; i < width; ++i) target[tap * p_.out_tap + i] = sum[tap * block + i];
+    } else {
+      for (int64_t i = 0; i < width; ++i)
+        for (int64_t tap = 0; tap < taps_; ++tap) target[i * p_.out_fan + tap] = sum[tap * block + i];
+    }
+  }
+
+  const Problem& p_;
+  const int64_t pixels_, taps_, blocks_, bundle_, bundles_;
+  Buffer<Entry<T>> entries_;
+  Buffer<int32_t> counts_;
+  Buffer<T> packed_, sums_;
+};
+
+// For few reads of each input entry: patches are taken from where they lie, from a bundle of samples at a time.
 template <typename T>
+class InPlace {
+ public:
+  explicit InPlace(const Problem& p) : p_(p) {}
+
+  void add(const T* x, const int32_t* positions, const T* kept, T* out) {
+    const int64_t size = p_.fan * p_.kernel_y * p_.kernel_x, group_channels = p_.channels / p_.groups;
+    const int64_t sample_bytes = p_.height * p_.width * p_.fan * p_.groups * sizeof(T);
+    const int64_t bundle = std::max<int64_t>(1, kCacheBytes / sample_bytes);
+    for (int64_t first = 0; first < p_.samples; first += bundle) {
+      const int64_t last = std::min(first + bundle, p_.samples);
+      // A static schedule gives a thread the same channels in every bundle, so that none has to wait for another.
+#pragma omp for schedule(static) nowait
+      for (int64_t c = 0; c < p_.channels; ++c) {
+        if (first == 0) std::fill_n(out + c * size, size, T(0));
+        for (int64_t n = first; n < last; ++n)
+          for (int64_t e = (c * p_.samples + n) * p_.k; e < (c * p_.samples + n + 1) * p_.k; ++e)
+            add_patch(x + n * p_.x_sample + c / group_channels * p_.fan * p_.x_channel, positions[e], kept[e],
+                      out + c * size);
+      }
+    }
+  }
+
+ private:
+  void add_patch(const T* __restrict source, int64_t position, T value, T* __restrict target) {
+    const int64_t y = position / p_.out_width * p_.stride_y - p_.pad_y;
+    const int64_t z = position % p_.out_width * p_.stride_x - p_.pad_x;
+    // Taps before these lie in the padding, as do those from the upper ends on.
+    const int64_t low_y = y < 0 ? (-y + p_.dilation_y - 1) / p_.dilation_y : 0;
+    const int64_t low_x = z < 0 ? (-z + p_.dilation_x - 1) / p_.dilation_x : 0;
+    const int64_t high_y = std::min(p_.kernel_y, (p_.height - y + p_.dilation_y - 1) / p_.dilation_y);
+    const int64_t high_x = std::min(p_.kernel_x, (p_.width - z + p_.dilation_x - 1) / p_.dilation_x);
+    const int64_t step_y = p_.dilation_y * p_.width * p_.x_pixel, step_x = p_.dilation_x * p_.x_pixel;
+    source += (y * p_.width + z) * p_.x_pixel;
+    if (p_.x_channel == 1 && p_.out_fan == 1) {
+      for (int64_t i = low_y; i < high_y; ++i)
+        for (int64_t j = low_x; j < high_x; ++j) {
+          const T* row = source + i * step_y + j * step_x;
+          T* sum = target + (i * p_.kernel_x + j) * p_.out_tap;
+          for (int64_t f = 0; f < p_.fan; ++f) sum[f] += value * row[f];
+        }
+    } else {
+      for (int64_t f = 0; f < p_.fan; ++f)
+        for (int64_t i = low_y; i < high_y; ++i)
+          for (int64_t j = low_x; j < high_x; ++j)
+            target[f * p_.out_fan + (i * p_.kernel_x + j) * p_.out_tap] +=
+                value * source[f * p_.x_channel + i * step_y + j * step_x];
+    }
+  }
+
+  const Problem& p_;
+};
+
+// Both steps in one parallel region: each start and end of one costs more than a small layer's sums.
+template <typename T, typename Way>
 void run(const Problem& p, const T* x, const T* grad, T* out) {
   constexpr int64_t stretch = 4 * Simd<T>::lanes;
   const int64_t count = p.out_height * p.out_width, stretches = (p.channels + stretch - 1) / stretch;
   Buffer<int32_t> positions(p.channels * p.samples * p.k), orders(p.threads * count);
   Buffer<T> kept(p.channels * p.samples * p.k), rows(p.grad_position == 1 ? 0 : p.threads * stretch * count);
+  Way way(p);
 #pragma omp parallel num_threads(p.threads)
   {
-    const int64_t thread = omp_get_thread_num();
+    T* const row = rows.get() + (p.grad_position == 1 ? 0 : omp_get_thread_num() * stretch * count);
+    int32_t* const order = orders.get() + omp_get_thread_num() * count;
 #pragma omp for schedule(dynamic, 4) collapse(2)
     for (int64_t n = 0; n < p.samples; ++n)
       for (int64_t s = 0; s < stretches; ++s)
-        select(p, grad, n, s * stretch, std::min(stretch, p.channels - s * stretch),
-               rows.get() + thread * stretch * count, orders.get() + thread * count, positions.get(), kept.get());
+        select(p, grad, n, s * stretch, std::min(stretch, p.channels - s * stretch), row, order, positions.get(),
+               kept.get());
+    way.add(x, positions.get(), kept.get(), out);
   }
+}
+
+template <typename T>
+void choose(const Problem& p, const T* x, const T* grad, T* out) {
   const double reads = double(p.channels / p.groups) * p.k * p.kernel_y * p.kernel_x / (p.height * p.width);
   // Blocks as wide as still leave every thread two tasks: a wider one asks less often where its next row is.
   const auto tasks = [&](int64_t vectors) { return p.groups * p.fan / (vectors * Simd<T>::lanes); };
   if (p.fan < Simd<T>::lanes || reads < (p.x_channel == 1 ? kReadsToPackRows : kReadsToPackPlanes))
-    add_patches(p, x, positions.get(), kept.get(), out);
+    run<T, InPlace<T>>(p, x, grad, out);
   else if (tasks(4) >= 2 * p.threads)
-    add_packed<T, 4>(p, x, positions.get(), kept.get(), out);
+    run<T, Packed<T, 4>>(p, x, grad, out);
   else if (tasks(2) >= 2 * p.threads)
-    add_packed<T, 2>(p, x, positions.get(), kept.get(), out);
+    run<T, Packed<T, 2>>(p, x, grad, out);
   else
-    add_packed<T, 1>(p, x, positions.get(), kept.get(), out);
+    run<T, Packed<T, 1>>(p, x, grad, out);
 }
 
 template <typename T>
 int guarded(const Problem* p, const T* x, const T* grad, T* out) {
   try {
-    run(*p, x, grad, out);
+    choose(*p, x, grad, out);
   } catch (const std::bad_alloc&) {
     return 1;
   }

@@ -1,6 +1,7 @@
 """The one entrance: check the arguments, choose the fastest kernel there is, call it."""
 
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -8,11 +9,22 @@ from torch import Tensor
 from adagp.kernels import compiled, gather, reference
 from adagp.kernels.geometry import Geometry, check_tensors, geometry
 
+GPUS = ("cuda", "xpu")
+"""Types of device that Triton compiles for; torch calls AMD's `cuda`, too."""
 Kernel = Callable[[Tensor, Tensor, Geometry, int], Tensor]
+
+
+def _triton(x: Tensor, grad_output: Tensor, conv: Geometry, k: int) -> Tensor:
+    from adagp.kernels import triton_kernel  # imports Triton, which takes a second and may not be there
+
+    return triton_kernel.weight_grad(x, grad_output, conv, k)
+
+
 _KERNELS: dict[str, Kernel] = {
     "reference": reference.weight_grad,
     "gather": gather.weight_grad,
     "compiled": compiled.weight_grad,
+    "triton": _triton,
 }
 
 
@@ -69,12 +81,23 @@ def choose_topk(grad_output: Tensor, *, k: int = 1) -> str:
         return "reference"  # nothing is left out, so that there is nothing to gain on a convolution
     if grad_output.device.type == "cpu" and not compiled.why_not():
         return "compiled"
+    if grad_output.device.type in GPUS and not _why_no_triton():
+        return "triton"
     return "gather"
 
 
 def topk_backends() -> dict[str, str]:
     """Each kernel's name, with an empty text where it can be used here and else the reason why not.
 
-    `reference` convolves densely, `gather` is plain torch, `compiled` is C++ for a CPU. The first call may compile.
+    `reference` convolves densely, `gather` is plain torch, `compiled` is C++ for a CPU, `triton` is for GPUs. The first
+    call may compile.
     """
-    return {"reference": "", "gather": "", "compiled": compiled.why_not()}
+    return {"reference": "", "gather": "", "compiled": compiled.why_not(), "triton": _why_no_triton()}
+
+
+def _why_no_triton() -> str:
+    if find_spec("triton") is None:
+        return "Triton is not installed; pip install triton"
+    if not any(torch.get_device_module(device).is_available() for device in GPUS):
+        return f"there is no device of type {' or '.join(GPUS)}"
+    return ""
