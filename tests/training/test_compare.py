@@ -45,7 +45,7 @@ def test_phase_counts_follow_the_ladder() -> None:
     # By hand: 10 epochs warm-up; 4 each at 4:1, 3:1 and 2:1; the other 68 at 1:1, of 120 batches each.
     gp = 4 * 120 * 4 // 5 + 4 * 120 * 3 // 4 + 4 * 120 * 2 // 3 + 68 * 120 // 2
     assert phase_counts(recipe, 90 * 120, 120) == {"BP": 90 * 120 - gp, "GP": gp}
-    assert phase_counts(recipe.replace(method="bp"), 500, 120) == {"BP": 500, "GP": 0}
+    assert phase_counts(recipe.replace(method="bp"), 500, 120) == {"BP": 500}
 
 
 def test_steps_within_is_the_longest_run_that_fits() -> None:
@@ -85,7 +85,7 @@ def test_budget_gives_everyone_the_same_time_and_drops_short_bp() -> None:
         (("bp", "bp"), (0,), None, "each method once"),
         (("bp",), (), None, "seeds"),
         (("bp",), (1, 1), None, "each seed once"),
-        (("bp", "short-bp"), (0,), None, "time of ADA-GP"),
+        (("bp", "short-bp"), (0,), None, "time of another method"),
         (("bp",), (True,), None, "whole numbers"),
         (("bp",), (0,), -3.0, "budget"),
     ],
@@ -100,7 +100,7 @@ def test_unusable_settings(names: tuple[str, ...], seeds: tuple[int, ...], budge
     [
         ({"steps": 20}, ("bp", "skip"), 3.0, "steps = 20 and a budget.*give one"),
         ({"predictor": "trusted"}, ("bp", "adagp", "adagp-paper"), None, "adagp-paper something else.*leave"),
-        ({"predictor": "paper"}, ("bp", "skip"), None, "change nothing.*adagp and adaptive"),
+        ({"predictor": "paper"}, ("bp", "skip"), None, "change nothing.*adagp, adaptive and prefix"),
     ],
 )
 def test_a_recipe_that_would_be_ignored_or_mislabelled(
@@ -361,6 +361,13 @@ def test_verdict_under_a_budget_takes_bp_as_the_rival() -> None:
     outcomes = [outcome("bp", 0.95, 0.95), outcome("adagp", 0.90, 0.90), outcome("skip", 0.8, 0.8)]
     assert "worse than bp" in verdict(outcomes, equal_time=True)
     assert "Verdict: adagp was better than skip: its predictions paid" in verdict(outcomes)
+
+
+def test_approximations_are_held_against_short_bp_alone() -> None:
+    outcomes = [outcome("bp", 0.9, 0.9), outcome("skip", 0.99, 0.99), outcome("zero", 0.9, 0.9)]
+    assert "No short-bp took part, so it is open whether the approximations earned anything." in verdict(outcomes)
+    text = verdict([*outcomes, outcome("short-bp", 0.8, 0.8)])
+    assert "Verdict: zero was better than short-bp: its approximations paid." in text
 
 
 def test_verdict_without_adagp() -> None:

@@ -10,7 +10,16 @@ from adagp import data
 from adagp.cli import options
 from adagp.cli.common import command, print_json, print_table
 from adagp.cli.display import Display
-from adagp.cli.runs import assignments, base_preset, chosen_device, default_folder, given_values, resume_line, stopped
+from adagp.cli.runs import (
+    assignments,
+    base_preset,
+    chosen_device,
+    default_folder,
+    given_values,
+    resume_line,
+    schedule_value,
+    stopped,
+)
 from adagp.report import comparison_table, write_report
 from adagp.training import Interrupted, Recipe, RecipeError, Settings, compare
 from adagp.training.compare import stored_settings
@@ -34,6 +43,9 @@ def compare_command(
     epochs: options.Epochs = None,
     batch_size: options.Batch = None,
     lr: options.Lr = None,
+    schedule: options.Schedule = None,
+    topk: options.TopK = None,
+    until: options.Until = None,
     train_limit: options.TrainLimit = None,
     test_limit: options.TestLimit = None,
     set_: options.Set = None,
@@ -49,7 +61,7 @@ def compare_command(
     """Train several methods over several seeds, interleaved, and judge them.
 
     All runs of a comparison take turns in one process, so whatever slows the machine down slows down all of them.
-    Costs of a batch are measured first; `short-bp` gets as many batches as fit into ADA-GP's time.
+    Costs of a batch are measured first; `short-bp` gets as many batches as fit into the time of the method judged.
 
     Try:
 
@@ -65,6 +77,9 @@ def compare_command(
         epochs=epochs,
         batch_size=batch_size,
         lr=lr,
+        schedule=schedule_value(schedule),
+        topk=topk,
+        until=until,
         train_limit=train_limit,
         test_limit=test_limit,
     ) | assignments(set_)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from adagp.schedules import APPROXIMATIONS
 from adagp.training import load_preset, methods, preset_names
 
 METHODS_HELP = "Methods:\n\n" + "\n".join(
@@ -19,6 +20,14 @@ Data = Annotated[str | None, typer.Option("--data", help="The data set; `adagp d
 Epochs = Annotated[int | None, typer.Option(help="Passes over the training images.")]
 Batch = Annotated[int | None, typer.Option(help="Images per batch.")]
 Lr = Annotated[float | None, typer.Option(help="Learning rate at the start.")]
+Schedule = Annotated[
+    str | None,
+    typer.Option(
+        help=f"For zero, random and topk: {', '.join(APPROXIMATIONS)} (default 1) or ladder; for table: its file."
+    ),
+]
+TopK = Annotated[int | None, typer.Option("--topk", help="Output gradients kept per sample and channel by topk.")]
+Until = Annotated[str | None, typer.Option(help="Last layer or module of a prefix. Default: half of the layers.")]
 TrainLimit = Annotated[int | None, typer.Option(help="Use only so many training images.")]
 TestLimit = Annotated[int | None, typer.Option(help="Use only so many test images.")]
 Set = Annotated[

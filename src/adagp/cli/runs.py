@@ -9,6 +9,7 @@ import torch
 import typer
 
 from adagp.cli.display import Display
+from adagp.schedules import APPROXIMATIONS
 from adagp.training import Interrupted, Preset, RecipeError, RunFolderError, load_preset, load_recipe
 from adagp.training.recipe import parse_assignment
 
@@ -21,6 +22,21 @@ def given_values(**values: Any) -> dict[str, Any]:
 def assignments(texts: list[str] | None) -> dict[str, Any]:
     """The recipe fields of every `--set`."""
     return dict(parse_assignment(text) for text in texts or [])
+
+
+def schedule_value(given: str | None) -> str | None:
+    """What `--schedule` names: a schedule's name, or the text of the table in that file."""
+    if given is None or given in (*APPROXIMATIONS, "ladder"):
+        return given
+    path = Path(given)
+    if not path.suffix and not path.exists():
+        return given  # a misspelt name: the recipe's own check tells which there are
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(
+            f"schedule file '{given}' cannot be read: {error}; name a table, or one of the schedules"
+        ) from error
 
 
 def base_preset(preset: str | None, recipe_file: Path | None) -> Preset:

@@ -8,11 +8,23 @@ from adagp import data
 from adagp.cli import options
 from adagp.cli.common import command, print_json, print_table
 from adagp.cli.display import Display
-from adagp.cli.runs import assignments, base_preset, chosen_device, default_folder, given_values, resume_line, stopped
+from adagp.cli.runs import (
+    assignments,
+    base_preset,
+    chosen_device,
+    default_folder,
+    given_values,
+    resume_line,
+    schedule_value,
+    stopped,
+)
 from adagp.report import Table
+from adagp.schedules import APPROXIMATIONS
 from adagp.training import Interrupted, Recipe, RecipeError, Run, RunFolder, methods, train
 from adagp.training.interrupt import catch_signals
+from adagp.training.methods import Planning
 from adagp.training.observers import Several
+from adagp.training.planning import DEFAULT_APPROXIMATION, approximation_problem
 from adagp.training.runfolder import CHECKPOINT_SECONDS
 from adagp.training.tensorboard import TensorBoard
 
@@ -27,6 +39,9 @@ def train_command(
     epochs: options.Epochs = None,
     batch_size: options.Batch = None,
     lr: options.Lr = None,
+    schedule: options.Schedule = None,
+    topk: options.TopK = None,
+    until: options.Until = None,
     seed: Annotated[int | None, typer.Option(help="Decides initial weights and the order of images.")] = None,
     train_limit: options.TrainLimit = None,
     test_limit: options.TestLimit = None,
@@ -46,6 +61,7 @@ def train_command(
 
     - `adagp train`: a small CNN on MNIST-5k by ADA-GP.
     - `adagp train --method bp --epochs 3 --lr 0.01`: plain backpropagation.
+    - `adagp train --method topk --schedule 2`: an approximation; `adagp schedule show` draws its schedule.
     - `adagp train --preset cifar10-resnet20-tuned --data-root DIR --set predictor=paper`: any recipe field can be set.
     - `adagp train --out runs/mine --resume`: after Ctrl-C or a crash, continues bit for bit.
     """
@@ -57,6 +73,9 @@ def train_command(
         epochs=epochs,
         batch_size=batch_size,
         lr=lr,
+        schedule=schedule_value(schedule),
+        topk=topk,
+        until=until,
         seed=seed,
         train_limit=train_limit,
         test_limit=test_limit,
@@ -66,13 +85,16 @@ def train_command(
         recipe = RunFolder(out).recipe()
     else:
         recipe = Recipe.from_mapping(given, base_preset(preset, recipe_file).recipe)
+    unusable = approximation_problem((recipe.method,), recipe.schedule)
+    if unusable is not None:
+        raise RecipeError(unusable)
     if recipe.predictor is not None and methods.get(recipe.method).predictor is None:
         raise RecipeError(
             f"predictor = {recipe.predictor} would change nothing: method {recipe.method} predicts nothing"
         )
     if recipe.method == "short-bp" and recipe.steps is None:
         raise RecipeError(
-            "method short-bp gets its length from ADA-GP's measured time: use `adagp compare`, or give --set steps=N"
+            "method short-bp gets its length from another method's time: use `adagp compare`, or give --set steps=N"
         )
     path = out or default_folder(f"{recipe.data}-{recipe.model}-{recipe.method}-seed{recipe.seed}", resume)
     where = chosen_device(device)
@@ -84,7 +106,7 @@ def train_command(
         folder.prepare(recipe, where, resume=resume)
         if resume and folder.restore(run):
             display.on_message(f"resuming {run.name} at batch {run.step_index} of {run.total_steps}")
-        display.on_message(_ladder_line(run))
+        display.on_message(_schedule_line(run))
         observer = Several(display, TensorBoard(path / "tensorboard")) if tensorboard else display
         try:
             result = train(run, folder, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds)
@@ -113,12 +135,18 @@ def train_command(
     print(f"written to {path}")
 
 
-def _ladder_line(run: Run) -> str:
-    if methods.get(run.recipe.method).source is None:
-        return f"{run.name}: {run.total_steps} batches, all by backpropagation"
+def _schedule_line(run: Run) -> str:
+    planning, recipe = methods.get(run.recipe.method).planning, run.recipe
+    text = f"{run.name}: {run.total_steps} batches"
+    if planning is Planning.BACKPROP:
+        return f"{text}, all by backpropagation"
+    if planning is Planning.TABLE:
+        return f"{text}, by the table given"
+    if planning is Planning.APPROXIMATION and recipe.schedule != "ladder":
+        return f"{text}, {recipe.method} in {APPROXIMATIONS[recipe.schedule or DEFAULT_APPROXIMATION]}"
     warmup, rung = run.ladder.warmup_steps / run.steps_per_epoch, run.ladder.rung_steps / run.steps_per_epoch
-    text = f"{run.name}: {run.total_steps} batches, warm-up {warmup:.2g} epochs"
-    if methods.get(run.recipe.method).adaptive:
+    text = f"{text}, warm-up {warmup:.2g} epochs"
+    if planning is Planning.ADAPTIVE:
         return f"{text}, then as the measured quality allows"
     return f"{text}, then 4:1, 3:1, 2:1 for {rung:.2g} epochs each, then 1:1"
 

@@ -95,7 +95,7 @@ def _cosines(panel: Any, comparison: Comparison) -> None:
 
 def _milliseconds(panel: Any, comparison: Comparison) -> None:
     names = [result.method for result in comparison.methods]
-    for offset, phase, colour in ((-0.2, "BP", "#0072B2"), (0.2, "GP", "#E69F00")):
+    for offset, phase, colour in ((-0.2, "BP", "#0072B2"), (0.2, "GP", "#E69F00"), (0.2, "MIXED", "#009E73")):
         values = [result.batch_ms.get(phase) for result in comparison.methods]
         places = [place + offset for place, value in enumerate(values) if value is not None]
         heights = [value for value in values if value is not None]

@@ -6,6 +6,7 @@ from itertools import groupby
 
 from adagp import Plan
 from adagp.training.compare import Comparison, MethodResult
+from adagp.training.planning import KINDS
 
 
 @dataclass(frozen=True)
@@ -36,18 +37,29 @@ def comparison_table(comparison: Comparison) -> Table:
         if comparison.recipe.get("lr_schedule") == "plateau"
         else []
     )
+    kinds = _kinds(comparison)
+    both = " / ".join(kinds)
     return Table(
         title=f"{comparison.recipe['model']} on {comparison.recipe['data']}: {comparison.protocol}",
-        columns=("method", "accuracy %", "train s", "speed-up", "BP ms", "GP ms", "pred. ms", "peak MB"),
-        rows=[_method_row(result) for result in comparison.methods],
+        columns=(
+            "method",
+            "accuracy %",
+            "train s",
+            "speed-up",
+            *(f"{kind} ms" for kind in kinds),
+            "pred. ms",
+            "peak MB",
+        ),
+        rows=[_method_row(result, kinds) for result in comparison.methods],
         notes=(
             *lost,
             f"accuracy: mean ± std over {seeds}, {comparison.test_images} test images, last epoch",
             "train s: mean over seeds; data, predictor, optimizer in the clock; no evaluation",
             "speed-up: seconds of bp / the method's, interleaved in this comparison; none where a run diverged",
-            "BP ms, GP ms: median per batch over all seeds; BP includes warm-up batches",
-            "pred. ms: the predictor's median within a BP / GP batch",
-            "peak MB: most tensor memory a BP / GP batch holds above the resting model",
+            f"{' ms, '.join(kinds)} ms: median per batch over all seeds; BP includes warm-up batches",
+            *(["MIXED: some layers of the batch have another source than backprop"] if "MIXED" in kinds else []),
+            f"pred. ms: the predictor's median within a {both} batch",
+            f"peak MB: most tensor memory a {both} batch holds above the resting model",
             *plateau,
         ),
     )
@@ -77,7 +89,9 @@ def seeds_table(comparison: Comparison) -> Table:
 def applied_table(comparison: Comparison) -> Table:
     """What was really applied: batches per phase and layer updates per source."""
     sources = sorted({name for result in comparison.methods for name in result.counts})
-    phases = ("WARMUP", "BP", "GP")
+    phases = [
+        kind for kind in KINDS if kind != "MIXED" or any(result.phases.get(kind) for result in comparison.methods)
+    ]
     return Table(
         title="Applied",
         columns=("method", *(f"{phase} batches" for phase in phases), *(f"{name} updates" for name in sources)),
@@ -128,24 +142,29 @@ def _strip(warmup: int, bp: int, gp: int, width: int = 20) -> str:
     return "#" * marks[0] + "=" * (marks[1] - marks[0]) + "." * (marks[2] - marks[1])
 
 
-def _method_row(result: MethodResult) -> tuple[str, ...]:
+def _kinds(comparison: Comparison) -> list[str]:
+    """The kinds of batches to show: those that happened, and always BP."""
+    happened = {kind for result in comparison.methods for kind in result.batch_ms}
+    return [kind for kind in ("BP", "MIXED", "GP") if kind == "BP" or kind in happened]
+
+
+def _method_row(result: MethodResult, kinds: list[str]) -> tuple[str, ...]:
     spread = "" if result.accuracy_std is None else f"±{100 * result.accuracy_std:.2f}"
     return (
         result.method,
         f"{100 * result.accuracy:.2f}{spread}",
         f"{result.train_seconds:.1f}",
         "-" if result.speedup is None else f"{result.speedup:.2f}",
-        _number(result.batch_ms.get("BP")),
-        _number(result.batch_ms.get("GP")),
-        _pair(result.predictor_ms, 1.0),
-        _pair(result.peak_bytes, 1e6),
+        *(_number(result.batch_ms.get(kind)) for kind in kinds),
+        _each(kinds, result.predictor_ms, 1.0),
+        _each(kinds, result.peak_bytes, 1e6),
     )
 
 
-def _pair(values: dict[str, float] | dict[str, int], unit: float) -> str:
+def _each(kinds: list[str], values: dict[str, float] | dict[str, int], unit: float) -> str:
     if not values:
         return "-"
-    return "/".join(_number(values[phase] / unit if phase in values else None) for phase in ("BP", "GP"))
+    return "/".join(_number(values[kind] / unit if kind in values else None) for kind in kinds)
 
 
 def _number(value: float | None) -> str:

@@ -4,7 +4,7 @@ from adagp.coverage import layer_names
 from adagp.schedules.adaptive import Adaptive, adaptive
 from adagp.schedules.approximation import APPROXIMATIONS, approximate, approximation
 from adagp.schedules.ladder import Ladder, fixed, ladder
-from adagp.schedules.plan import NEEDS_ERROR, SOURCES, Phase, Plan, Schedule, always_backprop, from_function
+from adagp.schedules.plan import NEEDS_ERROR, SOURCES, Phase, Plan, Repeating, Schedule, always_backprop, from_function
 from adagp.schedules.prefix import prefix
 from adagp.schedules.table import from_table, to_table
 
@@ -16,6 +16,7 @@ __all__ = [
     "Ladder",
     "Phase",
     "Plan",
+    "Repeating",
     "Schedule",
     "adaptive",
     "always_backprop",

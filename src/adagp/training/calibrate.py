@@ -1,16 +1,21 @@
-"""What a batch of each phase costs under each method, measured side by side before a comparison starts."""
+"""What a batch of each kind costs under each method, measured side by side before a comparison starts."""
 
+from collections import Counter
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Self
 
 import torch
 
+from adagp import Plan
 from adagp.data import DataSet
+from adagp.schedules import Repeating
 from adagp.training import methods
 from adagp.training.interrupt import Interrupt
 from adagp.training.loop import Run
+from adagp.training.methods import Planning
 from adagp.training.observers import Observer
+from adagp.training.planning import batch_kind, build_schedule, distinct_plans, outline
 from adagp.training.recipe import Recipe
 
 # The first rounds meet cold caches and an optimizer without state; they are trained but not timed.
@@ -21,11 +26,13 @@ MOST_TIMED_ROUNDS = 41
 LONGEST_SECONDS = 4.0
 # The copies hardly move: a batch costs the same, and a rate that makes a method diverge does not stop the measurement.
 RESTING_LR = 1e-6
+# A run so long that all rungs of the ladder have room.
+FAR = 10_000
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Median seconds and peak bytes of one batch, by method and phase (`BP`, `GP`).
+    """Median seconds and peak bytes of one batch, by method and kind of batch (`BP`, `MIXED`, `GP`).
 
     Stored with a comparison, so that a resumed one computes the same number of batches for every method.
     """
@@ -53,40 +60,55 @@ def calibrate(
     observer: Observer,
     interrupt: Interrupt,
 ) -> Calibration:
-    """Train throw-away copies of the first seed's run, one batch of each phase of each method in turn.
+    """Train throw-away copies of the first seed's run, one batch of each plan of each method in turn.
 
     Turn by turn, because a machine's speed drifts: whatever slows one method down slows down all of them.
     """
     observer.on_message("measuring what a batch costs under each method")
     # short-bp does what bp does: one measurement, so that noise cannot make them differ.
     measured = tuple(dict.fromkeys("bp" if name == "short-bp" else name for name in names))
-    runs = {}
+    runs: dict[str, Run] = {}
+    plans: dict[str, list[Plan]] = {}
     for name in measured:
-        schedule = methods.get(name).calibration_schedule()
-        runs[name] = Run(recipe.replace(method=name, lr=RESTING_LR), dataset, device=device, schedule=schedule)
-    times: dict[str, dict[str, list[float]]] = {name: {"BP": [], "GP": []} for name in measured}
+        chosen = recipe.replace(method=name, lr=RESTING_LR)
+        plans[name] = _plans(chosen)
+        runs[name] = Run(chosen, dataset, device=device, schedule=Repeating(plans[name]))
+    times: dict[str, dict[str, list[float]]] = {name: {} for name in measured}
     turn, spent = 0, 0.0
     while turn < WARM_ROUNDS + TIMED_ROUNDS or (spent < LONGEST_SECONDS and turn < WARM_ROUNDS + MOST_TIMED_ROUNDS):
         for name in _rotated(measured, turn):
-            for _ in _phases(name):
+            for _ in plans[name]:
                 interrupt.check()
                 event = runs[name].step()
                 spent += event.seconds
                 if turn >= WARM_ROUNDS:
-                    times[name][event.phase].append(event.seconds)
+                    times[name].setdefault(event.phase, []).append(event.seconds)
         turn += 1
-    seconds = {name: {phase: median(values) for phase, values in times[name].items() if values} for name in measured}
-    peaks = {name: {phase: runs[name].peak_bytes() for phase in _phases(name)} for name in measured}
+    seconds = {name: {kind: median(values) for kind, values in times[name].items()} for name in measured}
+    peaks = {name: _peaks(runs[name], plans[name]) for name in measured}
     for run in runs.values():
         run.gp.remove()
     if "short-bp" in names:
         seconds["short-bp"], peaks["short-bp"] = seconds["bp"], peaks["bp"]
-    return Calibration(seconds, peaks, f"median of {turn - WARM_ROUNDS} batches of each phase, methods in turn")
+    return Calibration(seconds, peaks, f"median of {turn - WARM_ROUNDS} batches of each plan, methods in turn")
 
 
-def _phases(name: str) -> tuple[str, ...]:
-    """The phases of a calibration schedule's cycle, in their order."""
-    return ("BP",) if methods.get(name).source is None else ("GP", "BP")
+def _plans(recipe: Recipe) -> list[Plan]:
+    """One of each plan that the recipe's runs follow after their warm-up, to time all of them within a few batches."""
+    schedule = build_schedule(_estimated(recipe), outline(recipe.model), FAR, FAR)
+    return distinct_plans(schedule, recipe.ladder(FAR, FAR).warmup_steps)
+
+
+def _peaks(run: Run, plans: list[Plan]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for plan in plans:
+        found[batch_kind(plan)] = max(found.get(batch_kind(plan), 0), run.peak_bytes())
+    return found
+
+
+def _estimated(recipe: Recipe) -> Recipe:
+    """The adaptive method decides while it trains; it is counted as the ladder, so that its budget is an estimate."""
+    return recipe.replace(method="adagp") if methods.get(recipe.method).planning is Planning.ADAPTIVE else recipe
 
 
 def _rotated(names: tuple[str, ...], turn: int) -> tuple[str, ...]:
@@ -95,17 +117,11 @@ def _rotated(names: tuple[str, ...], turn: int) -> tuple[str, ...]:
 
 
 def phase_counts(recipe: Recipe, total_steps: int, steps_per_epoch: int) -> dict[str, int]:
-    """How many BP (with warm-up) and GP batches a run of `total_steps` has.
-
-    The adaptive method decides while it trains; it is counted as the ladder, which makes its budget an estimate.
-    """
-    method = methods.get(recipe.method)
-    ladder = recipe.ladder(total_steps, steps_per_epoch)
-    if method.adaptive:
-        method = methods.get("adagp")
-    schedule = method.schedule(ladder.warmup_steps, ladder.rung_steps, steps_per_epoch)
-    gp = sum(schedule(step).phase.value == "GP" for step in range(total_steps))
-    return {"BP": total_steps - gp, "GP": gp}
+    """How many batches of each kind a run of `total_steps` has; warm-up batches do the work of BP and count there."""
+    schedule = build_schedule(_estimated(recipe), outline(recipe.model), total_steps, steps_per_epoch)
+    kinds = Counter(batch_kind(schedule(step)) for step in range(total_steps))
+    kinds["BP"] += kinds.pop("WARMUP", 0)
+    return dict(kinds)
 
 
 def expected_seconds(calibration: Calibration, recipe: Recipe, total_steps: int, steps_per_epoch: int) -> float:

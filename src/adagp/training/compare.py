@@ -18,6 +18,7 @@ from adagp.training.files import strict
 from adagp.training.interrupt import Interrupt
 from adagp.training.loop import Run, steps_per_epoch
 from adagp.training.observers import Observer
+from adagp.training.planning import approximation_problem
 from adagp.training.recipe import Recipe
 from adagp.training.runfolder import CHECKPOINT_SECONDS, RunFolder, make_folder, read_file, train_epoch, write_file
 from adagp.training.verdict import REFERENCES, Outcome, speedup, verdict
@@ -64,13 +65,15 @@ class Settings:
             problems.append(f"budget = {self.budget_seconds} must be a positive number of seconds")
         if "short-bp" in self.methods and self.budget_seconds is None and self.short_reference is None:
             problems.append(
-                f"short-bp is given the time of ADA-GP, but none of {', '.join(REFERENCES)} takes part: add one"
+                f"short-bp is given the time of another method, but none of {', '.join(REFERENCES)} takes part: add one"
             )
         if self.budget_seconds is not None and self.recipe.steps is not None:
             problems.append(
                 f"steps = {self.recipe.steps} and a budget of seconds both set the length: give one of them"
             )
         problems += self._predictor_problems()
+        unused = None if unknown else approximation_problem(self.methods, self.recipe.schedule)
+        problems += [unused] if unused else []
         if problems:
             raise RecipeError("; ".join(problems))
 
@@ -81,8 +84,8 @@ class Settings:
             return []
         if "adagp-paper" in self.methods and chosen != methods.get("adagp-paper").predictor:
             return [f"predictor = {chosen} would make adagp-paper something else: leave adagp-paper or predictor out"]
-        if not {"adagp", "adaptive"} & set(self.methods):
-            return [f"predictor = {chosen} would change nothing: it is for adagp and adaptive; add one of them"]
+        if not {"adagp", "adaptive", "prefix"} & set(self.methods):
+            return [f"predictor = {chosen} would change nothing: it is for adagp, adaptive and prefix; add one of them"]
         return []
 
     @property
@@ -153,7 +156,8 @@ class MethodResult:
         train_seconds: Mean seconds of training, predictor included, evaluation excluded.
         speedup: Seconds of bp in this comparison divided by this method's; None when bp did not take part or a
             run of either diverged, because that ended early.
-        batch_ms: Median milliseconds of a batch with true gradients (`BP`, warm-up included) and of a `GP` batch.
+        batch_ms: Median milliseconds of a batch with true gradients (`BP`, warm-up included), of a `MIXED` batch, in
+            which some layers have another source, and of a `GP` batch.
         predictor_ms: Median milliseconds of the predictor within them.
         peak_bytes: Peak bytes of tensors above the resting model, by phase.
         phases: Batches per phase, summed over seeds.
@@ -410,10 +414,11 @@ def _seed_result(run: Run) -> SeedResult:
 def _pooled_ms(times: Sequence[dict[str, list[float]]]) -> dict[str, float]:
     """Medians over all seeds; warm-up batches do the same work as BP batches and count with them."""
     pooled = {
-        "BP": [value for run in times for phase in ("WARMUP", "BP") for value in run[phase]],
+        "BP": [value for run in times for kind in ("WARMUP", "BP") for value in run[kind]],
+        "MIXED": [value for run in times for value in run["MIXED"]],
         "GP": [value for run in times for value in run["GP"]],
     }
-    return {phase: 1e3 * median(values) for phase, values in pooled.items() if values}
+    return {kind: 1e3 * median(values) for kind, values in pooled.items() if values}
 
 
 def _summed(parts: Sequence[dict[str, int]]) -> dict[str, int]:

@@ -15,15 +15,16 @@ from torch.nn import functional
 from adagp import AdaGP, NonFiniteError, models, schedules
 from adagp.data import Batches, DataSet
 from adagp.schedules import Schedule
+from adagp.sources import TopK
 from adagp.training import lr, methods
 from adagp.training.clock import clock
 from adagp.training.errors import CheckpointError, DivergedError, RecipeError, TrainingError
 from adagp.training.memory import peak_bytes
 from adagp.training.observers import BatchEvent
+from adagp.training.planning import KINDS, batch_kind, build_schedule
 from adagp.training.randomness import RandomState
 from adagp.training.recipe import Recipe
 
-PHASES = ("WARMUP", "BP", "GP")
 EVALUATION_BATCH = 256
 
 
@@ -38,8 +39,8 @@ class EpochRecord:
         test_loss: Mean over the test images, outside of the clock.
         test_accuracy: Share of test images classified correctly.
         lr: Learning rate of the epoch's last batch.
-        phases: Batches per phase in this epoch.
-        seconds: Seconds per phase in this epoch: data, forward, gradients, predictor and optimizer.
+        phases: Batches of each of `planning.KINDS` in this epoch.
+        seconds: Seconds of each of them: data, forward, gradients, predictor and optimizer.
         predictor_seconds: The predictor's share of them.
         train_seconds: Seconds in the run so far, all phases, without evaluation.
         counts: Layer updates applied per source in the run so far, and fallbacks.
@@ -66,8 +67,8 @@ class EpochRecord:
 class _Tally:
     """Sums over the epoch under way."""
 
-    phases: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PHASES, 0))
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    phases: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
     predictor_seconds: float = 0.0
     loss_sum: float = 0.0
     loss_batches: int = 0
@@ -112,15 +113,15 @@ class Run:
         with self._random, _explained(self.name):
             self.model = _build_model(recipe, dataset).to(self.device)
             self.optimizer = _build_optimizer(recipe, self.model)
-            self.schedule = schedule or method.schedule(
-                self.ladder.warmup_steps, self.ladder.rung_steps, self.steps_per_epoch
-            )
             try:
+                self.schedule = schedule or build_schedule(recipe, self.model, self.total_steps, self.steps_per_epoch)
+                predicts = "predicted" in self.schedule.sources
                 self.gp = AdaGP(
                     self.model,
                     self.optimizer,
                     self.schedule,
-                    predictor=(recipe.predictor or method.predictor) if method.predictor else None,
+                    predictor=(recipe.predictor or method.predictor or "trusted") if predicts else None,
+                    sources={"topk": TopK(recipe.topk, recipe.topk_scale)} if "topk" in self.schedule.sources else None,
                     include=recipe.include,
                     exclude=recipe.exclude,
                     immediate=recipe.immediate,
@@ -138,8 +139,8 @@ class Run:
         self.records: list[EpochRecord] = []
         self.diverged: str | None = None
         self.train_seconds = 0.0
-        self.batch_seconds: dict[str, list[float]] = {phase: [] for phase in PHASES}
-        self.predictor_batch_seconds: dict[str, list[float]] = {phase: [] for phase in PHASES}
+        self.batch_seconds: dict[str, list[float]] = {phase: [] for phase in KINDS}
+        self.predictor_batch_seconds: dict[str, list[float]] = {phase: [] for phase in KINDS}
 
     @property
     def name(self) -> str:
@@ -170,7 +171,7 @@ class Run:
         """
         step = self.step_index
         plan = self.gp.next_plan()
-        phase = plan.phase.value
+        phase = batch_kind(plan)
         self._set_lr(step)
         predictor_before = self.gp.predictor_seconds
         epoch, index = divmod(step, self.steps_per_epoch)

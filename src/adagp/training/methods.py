@@ -1,33 +1,42 @@
 """The methods `train` and `compare` know: one table from which the command line's help is generated too."""
 
 from dataclasses import dataclass
+from enum import Enum
 
-from adagp import schedules
-from adagp.schedules import Schedule
+
+class Planning(Enum):
+    """How a method decides which batches, or which layers in them, do without backpropagation."""
+
+    BACKPROP = "none do"
+    LADDER = "whole GP batches, on ADA-GP's ladder"
+    ADAPTIVE = "whole GP batches, as often as the measured quality allows"
+    PREFIX = "the first layers in the ladder's GP batches"
+    APPROXIMATION = "some layers in some batches, by the recipe's schedule"
+    TABLE = "as the table that is the recipe's schedule says"
 
 
 @dataclass(frozen=True)
 class Method:
-    """Where the gradients of GP batches come from, and what that needs.
+    """Where gradients come from that backpropagation does not supply, and what that needs.
 
     Attributes:
         name: As the user types it.
         summary: One line for the user.
-        source: The source of the layers in GP batches; None for methods without GP batches.
+        planning: Which layers and batches are concerned.
+        source: Their source; None where there are none, or where a table names several.
         predictor: The predictor; None where nothing is predicted.
-        adaptive: The schedule follows the measured quality instead of the paper's ladder.
     """
 
     name: str
     summary: str
+    planning: Planning = Planning.LADDER
     source: str | None = None
     predictor: str | None = None
-    adaptive: bool = False
 
     @property
     def skip_forward(self) -> bool:
         """Whether GP batches leave the forward pass out: all sources but predictions can do without activations."""
-        return self.source is not None and self.source != "predicted"
+        return self.planning is Planning.LADDER and self.source != "predicted"
 
     def summary_with(self, predictor: str | None) -> str:
         """The summary, true also where a recipe names another predictor than the method's own."""
@@ -35,29 +44,38 @@ class Method:
             return self.summary
         return f"{self.summary}; here with predictor {predictor} instead of {self.predictor}"
 
-    def schedule(self, warmup_steps: int, rung_steps: int, steps_per_epoch: int) -> Schedule:
-        """The schedule of a run; the ladder counts in batches, because in short runs rungs end inside epochs."""
-        if self.source is None:
-            return schedules.always_backprop()
-        if self.adaptive:
-            return schedules.adaptive(steps_per_epoch, warmup_epochs=warmup_steps / steps_per_epoch)
-        return schedules.ladder(1, warmup_epochs=warmup_steps, rung_epochs=rung_steps, source=self.source)
-
-    def calibration_schedule(self) -> Schedule:
-        """GP and BP batches in turn, to time both within a few batches."""
-        return schedules.always_backprop() if self.source is None else schedules.fixed(1, 1, source=self.source)
-
 
 _METHODS = (
-    Method("bp", "plain backpropagation in every batch: the reference"),
-    Method("adagp", "ADA-GP's ladder with the default (trusted) predictor", "predicted", "trusted"),
-    Method("adagp-paper", "ADA-GP's ladder with the paper's predictor", "predicted", "paper"),
-    Method("adaptive", "GP batches as often as the measured quality allows", "predicted", "trusted", adaptive=True),
-    Method("skip", "the ladder with its GP batches left out altogether", "skip"),
-    Method("mean", "the ladder; GP batches apply the running mean of true gradients, without a forward", "mean"),
-    Method("last", "the ladder; GP batches repeat the last true gradient, without a forward", "last"),
-    Method("zero", "the ladder; GP batches apply gradient 0: momentum and weight decay alone move the weights", "zero"),
-    Method("short-bp", "plain backpropagation given only ADA-GP's measured time"),
+    Method("bp", "plain backpropagation in every batch: the reference", Planning.BACKPROP),
+    Method("adagp", "ADA-GP's ladder with the default (trusted) predictor", source="predicted", predictor="trusted"),
+    Method("adagp-paper", "ADA-GP's ladder with the paper's predictor", source="predicted", predictor="paper"),
+    Method("adaptive", "GP batches as often as the measured quality allows", Planning.ADAPTIVE, "predicted", "trusted"),
+    Method("skip", "the ladder with its GP batches left out altogether", source="skip"),
+    Method("mean", "the ladder; GP batches apply the running mean of true gradients, without a forward", source="mean"),
+    Method("last", "the ladder; GP batches repeat the last true gradient, without a forward", source="last"),
+    Method(
+        "momentum", "the ladder; GP batches apply gradient 0: momentum and weight decay move the weights", source="zero"
+    ),
+    Method("short-bp", "plain backpropagation given only the measured time of the method judged", Planning.BACKPROP),
+    Method("zero", "some layers in some batches get gradient 0 (see --schedule)", Planning.APPROXIMATION, "zero"),
+    Method("random", "the same layers get random numbers, drawn anew every batch", Planning.APPROXIMATION, "random"),
+    Method(
+        "topk", "the same layers use only the k largest output gradients per channel", Planning.APPROXIMATION, "topk"
+    ),
+    Method(
+        "prefix",
+        "the ladder; in GP batches the layers up to `until` are predicted, the rest stays exact",
+        Planning.PREFIX,
+        "predicted",
+        "trusted",
+    ),
+    Method(
+        "prefix-zero",
+        "the ladder; in GP batches the layers up to `until` get gradient 0, the rest stays exact",
+        Planning.PREFIX,
+        "zero",
+    ),
+    Method("table", "every layer's source in every batch as a table says (see --schedule)", Planning.TABLE),
 )
 _BY_NAME = {method.name: method for method in _METHODS}
 

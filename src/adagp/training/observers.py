@@ -15,7 +15,7 @@ class BatchEvent:
 
     Attributes:
         step: Its index in the run, from 0.
-        phase: `WARMUP`, `BP` or `GP`.
+        phase: One of `planning.KINDS`.
         note: The plan's own word, such as `4:1`.
         loss: None where the plan left the forward pass out.
         seconds: Duration with data, predictor and optimizer.

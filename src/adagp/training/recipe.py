@@ -57,7 +57,12 @@ class Recipe:
         warmup_epochs: Epochs before the first predicted batch. None: the paper's 10, shortened in proportion for
             runs under 26 epochs.
         rung_epochs: Epochs of each of 4:1, 3:1 and 2:1. None: the paper's 4, shortened likewise.
-        predictor: A name from `adagp.predictor.names()` for `adagp` and `adaptive`; None keeps the method's own.
+        schedule: For the methods `zero`, `random` and `topk` a name from `schedules.APPROXIMATIONS` (None: `1`) or
+            `ladder`; for `table` the table itself, as text.
+        topk: Output gradients kept per sample and channel by `topk`.
+        topk_scale: What `topk` gradients are multiplied by.
+        until: The last layer, or module, of the prefix of `prefix` and `prefix-zero`; None: half of the layers.
+        predictor: A name from `adagp.predictor.names()` for `adagp`, `adaptive`, `prefix`; None: the method's own.
         include: Regular expression: only layers whose name or class matches are covered.
         exclude: Regular expression: layers whose name or class matches are left to backpropagation.
         immediate: Update each layer as soon as its output exists, as the paper's hardware does.
@@ -82,6 +87,10 @@ class Recipe:
     lr_schedule: str = "cosine"
     warmup_epochs: float | None = None
     rung_epochs: float | None = None
+    schedule: str | None = None
+    topk: int = 1
+    topk_scale: float = 1.0
+    until: str | None = None
     predictor: str | None = None
     include: str | None = None
     exclude: str | None = None
@@ -283,6 +292,8 @@ def _range_problems(recipe: Recipe) -> list[str]:
         ("weight_decay", lambda value: 0 <= value < float("inf"), "0 or more"),
         ("warmup_epochs", lambda value: 0 <= value < float("inf"), "0 or more"),
         ("rung_epochs", lambda value: 0 < value < float("inf"), "more than 0"),
+        ("topk", lambda value: value >= 1, "at least 1"),
+        ("topk_scale", lambda value: 0 < value < float("inf"), "a positive number"),
         ("seed", lambda value: 0 <= value < 2**63, "from 0 to 2**63 - 1"),
         ("train_limit", lambda value: value >= 1, "at least 1"),
         ("test_limit", lambda value: value >= 1, "at least 1"),

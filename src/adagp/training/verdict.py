@@ -6,7 +6,10 @@ from statistics import NormalDist
 
 from adagp.training.statistics import standard_deviation, t_quantile
 
-REFERENCES = ("adagp", "adagp-paper", "adaptive")
+PREDICTING = ("adagp", "adagp-paper", "adaptive", "prefix")
+APPROXIMATING = ("zero", "random", "topk", "prefix-zero", "table")
+REFERENCES = (*PREDICTING, *APPROXIMATING)
+"""The methods that are judged; the first that takes part lends its time to short-bp."""
 LEVEL = 0.05
 
 
@@ -62,18 +65,23 @@ def speedup(method: Outcome, bp: Outcome) -> float | None:
 
 
 def verdict(outcomes: list[Outcome], *, equal_time: bool = False) -> str:
-    """Each ADA-GP method against leaving its GP batches out and against plain backpropagation in the same time.
+    """Each method that predicts or approximates against plain backpropagation in the same time.
+
+    Those on the ladder are held against leaving its GP batches out, too.
 
     That is short-bp, or with `equal_time` (a budget of seconds for everyone) bp itself. One line for each method.
     """
     by_name = {outcome.method: outcome for outcome in outcomes}
     references = [by_name[name] for name in REFERENCES if name in by_name]
     if not references:
-        return "No ADA-GP method took part, so there is nothing to judge."
+        return "No method that predicts or approximates took part, so there is nothing to judge."
     bp = by_name.get("bp")
     timed = by_name.get("short-bp") or (bp if equal_time else None)
     rivals = [rival for rival in (by_name.get("skip"), timed) if rival is not None]
-    lines = [f"{_facts(reference, bp, rivals)} {_conclusion(reference, rivals)}" for reference in references]
+    lines = []
+    for reference in references:
+        fair = rivals if reference.method in PREDICTING else [rival for rival in rivals if rival.method != "skip"]
+        lines.append(f"{_facts(reference, bp, fair)} {_conclusion(reference, fair)}")
     lines += [
         f"{outcome.method} diverged in {outcome.diverged} of {len(outcome.accuracies)} runs: its seconds are no speed."
         for outcome in outcomes
@@ -115,9 +123,11 @@ def _difference(reference: Outcome, rival: Outcome) -> str:
 
 
 def _conclusion(reference: Outcome, rivals: list[Outcome]) -> str:
-    if not rivals:
-        return "Neither skip nor short-bp took part, so it is open whether the predictions earned anything."
     name, seeds = reference.method, len(reference.accuracies)
+    judged = "predictions" if name in PREDICTING else "approximations"
+    if not rivals:
+        missing = "Neither skip nor short-bp" if name in PREDICTING else "No short-bp"
+        return f"{missing} took part, so it is open whether the {judged} earned anything."
     better: list[str] = []
     worse: list[str] = []
     same: list[str] = []
@@ -136,8 +146,8 @@ def _conclusion(reference: Outcome, rivals: list[Outcome]) -> str:
         found.append(f"was worse than {' and '.join(worse)}")
     if same:
         found.append(f"was not better than {' or '.join(same)} by anything that {seeds} seeds can show")
-    paid = "its predictions paid" if not worse and not same else "its predictions are not shown to pay for themselves"
-    return f"Verdict: {name} {', '.join(found)}: {paid}."
+    paid = "paid" if not worse and not same else "are not shown to pay for themselves"
+    return f"Verdict: {name} {', '.join(found)}: its {judged} {paid}."
 
 
 def _percent(share: float) -> str:

@@ -1,0 +1,149 @@
+"""Methods that approximate: the right layers in the right batches, in real runs, resumed and compared."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from adagp import Phase, Plan, models, schedules
+from adagp.data import DataSet
+from adagp.training import Recipe, RecipeError, Run, Settings, compare
+from adagp.training.calibrate import Calibration, expected_seconds, phase_counts
+from adagp.training.interrupt import Interrupt
+from adagp.training.observers import Observer
+from adagp.training.planning import approximation_problem, batch_kind, distinct_plans, middle, outline
+
+TABLE = """layer            1         2          3
+features.0       backprop  zero       backprop
+features.*       topk      predicted  backprop
+"""
+
+
+def advance(run: Run, steps: int) -> Run:
+    for _ in range(steps):
+        if run.epoch_complete:
+            run.finish_epoch()
+        run.step()
+    return run
+
+
+def convolutions(model: str) -> list[str]:
+    return schedules.layer_names(models.build(model), "Conv")
+
+
+def test_batches_are_called_by_what_they_do() -> None:
+    assert batch_kind(Plan(Phase.BP, "backprop")) == "BP"
+    assert batch_kind(Plan(Phase.WARMUP, "backprop")) == "WARMUP"
+    assert batch_kind(Plan(Phase.BP, "backprop", {"a": "zero"})) == "MIXED"
+    assert batch_kind(Plan(Phase.GP, "predicted", {"a": "skip"})) == "GP"
+
+
+@pytest.mark.parametrize("method", ["zero", "random", "topk"])
+@pytest.mark.parametrize(("schedule", "per_cycle"), [("1", (1, 1, 1, 1)), ("2", (0, 1, 0, 1)), ("3", (0, 0, 0, 3))])
+def test_the_papers_schedules_reach_the_counts(
+    recipe: Recipe, digits: DataSet, method: str, schedule: str, per_cycle: tuple[int, ...]
+) -> None:
+    assert len(convolutions("cnn")) == 3
+    run = advance(Run(recipe.replace(method=method, schedule=schedule), digits), 12)
+    approximated = 3 * sum(per_cycle)
+    layers = len(schedules.layer_names(run.model))
+    assert run.gp.counts() == {"backprop": 12 * layers - approximated, method: approximated}
+    mixed = len(run.batch_seconds["MIXED"])
+    assert mixed == 3 * sum(count > 0 for count in per_cycle)
+    assert len(run.batch_seconds["BP"]) == 12 - mixed
+
+
+@pytest.mark.parametrize("source", ["predicted", "zero"])
+def test_a_prefix_leaves_the_later_layers_exact_in_gp_batches(recipe: Recipe, digits: DataSet, source: str) -> None:
+    method = "prefix" if source == "predicted" else "prefix-zero"
+    run = Run(recipe.replace(method=method, warmup_epochs=0, rung_epochs=1), digits)
+    layers = schedules.layer_names(run.model)
+    assert middle(run.recipe, run.model) == layers[(len(layers) - 1) // 2]
+    advance(run, 5)  # 4:1, so four batches with a prefix and then a whole one
+    early = (len(layers) - 1) // 2 + 1
+    counts = run.gp.counts()
+    assert counts["backprop"] == 4 * (len(layers) - early) + len(layers)
+    assert sum(counts.values()) == 5 * len(layers)
+    assert len(run.batch_seconds["MIXED"]) == 4
+    with pytest.raises(RecipeError, match="until='nothing'"):
+        Run(recipe.replace(method=method, until="nothing"), digits)
+
+
+def test_a_table_mixes_sources_and_resumes_bit_for_bit(recipe: Recipe, digits: DataSet) -> None:
+    layers = convolutions("cnn")
+    table = TABLE.replace("features.0", layers[0]).replace("features.*", layers[0].rsplit(".", 1)[0] + ".*")
+    chosen = recipe.replace(method="table", schedule=table, predictor="paper")
+    whole, first, second = (Run(chosen, digits) for _ in range(3))
+    advance(whole, 20)
+    advance(first, 9)
+    second.load_state_dict(first.state_dict())
+    advance(second, 11)
+    assert whole.gp.counts() == second.gp.counts()
+    assert {"backprop", "zero", "topk", "predicted"} <= whole.gp.counts().keys()
+    mine, theirs = whole.model.state_dict(), second.model.state_dict()
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_topk_takes_its_k_and_scale_from_the_recipe(recipe: Recipe, digits: DataSet) -> None:
+    everything = advance(Run(recipe.replace(method="topk", schedule="3", topk=10**6), digits), 4)
+    exact = advance(Run(recipe.replace(method="bp"), digits), 4)
+    one = advance(Run(recipe.replace(method="topk", schedule="3"), digits), 4)
+    scaled = advance(Run(recipe.replace(method="topk", schedule="3", topk=10**6, topk_scale=0.5), digits), 4)
+    weights = [run.model.state_dict()[f"{convolutions('cnn')[0]}.weight"] for run in (everything, exact, one, scaled)]
+    assert torch.allclose(weights[0], weights[1], atol=1e-5)
+    assert not torch.allclose(weights[2], weights[1], atol=1e-5)
+    assert not torch.allclose(weights[3], weights[1], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("methods", "schedule", "message"),
+    [
+        (("bp", "adagp"), "1", "schedule would change nothing for bp, adagp: it is for zero, random, topk, table"),
+        (("zero",), "4", "unknown schedule '4': choose one of 1, 2, 3, second-layer, ladder"),
+        (("table",), None, "method table needs a table"),
+        (("table",), "2", "method table needs a table"),
+        (("bp", "zero"), TABLE, "for a table take method table"),
+        (("topk",), "ladder", "the ladder's GP batches have none"),
+    ],
+)
+def test_schedules_of_no_use_are_refused(methods: tuple[str, ...], schedule: str | None, message: str) -> None:
+    assert message in (approximation_problem(methods, schedule) or "")
+    with pytest.raises(RecipeError, match=message[:20]):
+        Settings(Recipe(schedule=schedule), methods, (0,))
+
+
+@pytest.mark.parametrize("schedule", [None, "1", "2", "3", "second-layer", "ladder"])
+def test_schedules_of_use_are_not(schedule: str | None) -> None:
+    assert approximation_problem(("bp", "zero", "random"), schedule) is None
+
+
+def test_costs_are_counted_by_kind() -> None:
+    recipe = Recipe(method="zero", schedule="3", model="resnet20")
+    assert phase_counts(recipe, 400, 100) == {"BP": 300, "MIXED": 100}
+    costs = Calibration(seconds={"zero": {"BP": 0.4, "MIXED": 0.3}}, peak_bytes={})
+    assert expected_seconds(costs, recipe, 400, 100) == pytest.approx(300 * 0.4 + 100 * 0.3)
+    assert next(outline("resnet20").parameters()).is_meta
+
+
+def test_distinct_plans_leave_notes_aside() -> None:
+    ladder = schedules.ladder(1, warmup_epochs=2, rung_epochs=10)
+    assert [plan.phase for plan in distinct_plans(ladder, 2)] == [Phase.GP, Phase.BP]
+
+
+def test_approximations_compare_beside_the_others(recipe: Recipe, digits: DataSet, tmp_path: Path) -> None:
+    settings = Settings(recipe.replace(schedule="2", epochs=1), ("bp", "zero", "topk", "prefix", "momentum"), (0,))
+    result = compare(
+        settings,
+        digits,
+        tmp_path / "c",
+        device=torch.device("cpu"),
+        observer=Observer(),
+        interrupt=Interrupt(),
+    )
+    found = {method.method: method for method in result.methods}
+    assert found["zero"].batch_ms.keys() == {"BP", "MIXED"}
+    assert found["prefix"].batch_ms.keys() == {"BP", "MIXED"}
+    assert found["momentum"].batch_ms.keys() == {"BP", "GP"}
+    assert found["topk"].peak_bytes.keys() == {"BP", "MIXED"}
+    assert found["topk"].phases["MIXED"] == 7
+    assert result.verdict
