@@ -5,7 +5,6 @@
 // same order whatever their number.
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
@@ -25,6 +24,8 @@ constexpr int64_t kCacheBytes = 512 * 1024;
 constexpr double kReadsToPackRows = 4.0;
 constexpr double kReadsToPackPlanes = 0.1;
 constexpr int64_t kVectorBytes = 64;
+// Positions by which planes are turned into rows, or back: a few lines of each plane.
+constexpr int64_t kTile = 32;
 
 }  // namespace
 
@@ -72,6 +73,21 @@ T magnitude(T value) {
   return value < 0 ? -value : value;
 }
 
+// The first position of this magnitude; 0 where there is none, as when all are NaN.
+template <typename T>
+int64_t first_equal(const T* values, int64_t count, T size) {
+  constexpr int64_t stretch = 4 * Simd<T>::lanes;
+  int64_t i = 0;
+  for (; i + stretch <= count; i += stretch) {
+    int32_t found = 0;
+    for (int64_t j = 0; j < stretch; ++j) found |= magnitude(values[i + j]) == size;
+    if (found) break;
+  }
+  for (; i < count; ++i)
+    if (magnitude(values[i]) == size) return i;
+  return 0;
+}
+
 // The first position of the largest magnitude, and the sum, of contiguous values.
 template <typename T>
 void largest(const T* values, int64_t count, int32_t* position, T* sum) {
@@ -99,19 +115,7 @@ void largest(const T* values, int64_t count, int32_t* position, T* sum) {
     total += values[i];
   }
   *sum = total;
-  *position = 0;
-  constexpr int64_t stretch = 4 * lanes;
-  for (i = 0; i + stretch <= count; i += stretch) {
-    int32_t found = 0;
-    for (int64_t j = 0; j < stretch; ++j) found |= magnitude(values[i + j]) == most;
-    if (found) break;
-  }
-  for (; i < count; ++i) {
-    if (magnitude(values[i]) == most) {
-      *position = static_cast<int32_t>(i);
-      break;
-    }
-  }
+  *position = static_cast<int32_t>(first_equal(values, count, most));
 }
 
 // The same for `lanes` neighbouring channels whose positions lie `step` apart.
@@ -144,27 +148,40 @@ void largest_of_channels(const T* values, int64_t count, int64_t step, int32_t* 
 
 // k positions by magnitude, the first of equals before the others, and values that add up to the channel's sum.
 template <typename T>
-void largest_k(const T* values, int64_t count, int64_t k, int32_t* order, int32_t* positions, T* kept) {
-  T total = 0;
-  for (int64_t i = 0; i < count; ++i) order[i] = static_cast<int32_t>(i), total += values[i];
-  if (k < count) {
-    // NaN compares with nothing, which no sort survives: it counts as infinite, and the sum carries it on.
-    const auto size = [&](int32_t i) {
-      return std::isnan(values[i]) ? std::numeric_limits<T>::infinity() : magnitude(values[i]);
-    };
-    std::partial_sort(order, order + k, order + count, [&](int32_t a, int32_t b) {
-      const T size_a = size(a), size_b = size(b);
-      return size_a != size_b ? size_a > size_b : a < b;
-    });
+void largest_k(const T* values, int64_t count, int64_t k, T* sizes, int32_t* positions, T* kept) {
+  if (k == count) {
+    for (int64_t i = 0; i < k; ++i) positions[i] = static_cast<int32_t>(i), kept[i] = values[i];
+    return;
+  }
+  // Every `columns`-th position shares a best size, so that taking one out asks for a look at its column alone.
+  constexpr int64_t columns = Simd<T>::lanes;
+  T best[columns];
+  std::fill_n(best, columns, T(-1));
+  for (int64_t first = 0; first < count; first += columns) {
+    const int64_t width = std::min(columns, count - first);
+    for (int64_t i = 0; i < width; ++i) {
+      const T value = values[first + i];
+      // NaN compares with nothing: it counts as infinite, and the sum carries it on.
+      const T size = value != value ? std::numeric_limits<T>::infinity() : magnitude(value);
+      sizes[first + i] = size;
+      best[i] = size > best[i] ? size : best[i];
+    }
   }
   T kept_sum = 0, kept_size = 0;
   for (int64_t i = 0; i < k; ++i) {
-    positions[i] = order[i];
-    kept[i] = values[order[i]];
+    const T most = *std::max_element(best, best + columns);
+    const int64_t position = first_equal(sizes, count, most), column = position % columns;
+    positions[i] = static_cast<int32_t>(position);
+    kept[i] = values[position];
     kept_sum += kept[i];
     kept_size += magnitude(kept[i]);
+    sizes[position] = std::numeric_limits<T>::quiet_NaN();  // equals no size and is no maximum
+    best[column] = -1;
+    for (int64_t j = column; j < count; j += columns) best[column] = std::max(best[column], sizes[j]);
   }
-  if (k == count) return;
+  int32_t unused;
+  T total;
+  largest(values, count, &unused, &total);
   if (10 * magnitude(kept_sum) <= kept_size) {
     const T share = (total - kept_sum) / k;
     for (int64_t i = 0; i < k; ++i) kept[i] += share;
@@ -176,8 +193,8 @@ void largest_k(const T* values, int64_t count, int64_t k, int32_t* order, int32_
 
 // Entries of a few channels of one sample; `positions` and `kept` are (channel, sample, k).
 template <typename T>
-void select(const Problem& p, const T* grad, int64_t sample, int64_t first, int64_t channels, T* row, int32_t* order,
-            int32_t* positions, T* kept) {
+void select(const Problem& p, const T* grad, int64_t sample, int64_t first, int64_t channels, T* row,
+            T* sizes, int32_t* positions, T* kept) {
   constexpr int64_t lanes = Simd<T>::lanes;
   const int64_t count = p.out_height * p.out_width, every = p.samples * p.k;
   const T* source = grad + sample * p.grad_sample + first * p.grad_channel;
@@ -191,15 +208,17 @@ void select(const Problem& p, const T* grad, int64_t sample, int64_t first, int6
       largest_of_channels<T, 1>(source + c, count, p.grad_position, at + c * every, value + c * every, every);
   }
   const bool copy = p.grad_position != 1;
-  if (copy)  // channel by channel in the inner loop: they are neighbours wherever a copy is needed at all
-    for (int64_t i = 0; i < count; ++i)
-      for (int64_t d = c; d < channels; ++d) row[d * count + i] = source[d * p.grad_channel + i * p.grad_position];
+  if (copy)  // in tiles that stay in the nearest cache, as the channels are neighbours more often than not
+    for (int64_t first = 0; first < count; first += kTile)
+      for (int64_t d = c; d < channels; ++d)
+        for (int64_t i = first; i < std::min(first + kTile, count); ++i)
+          row[d * count + i] = source[d * p.grad_channel + i * p.grad_position];
   for (; c < channels; ++c) {
     const T* values = copy ? row + c * count : source + c * p.grad_channel;
     if (p.k == 1)
       largest(values, count, at + c * every, value + c * every);
     else
-      largest_k(values, count, p.k, order, at + c * every, value + c * every);
+      largest_k(values, count, p.k, sizes, at + c * every, value + c * every);
   }
 }
 
@@ -209,9 +228,8 @@ void select(const Problem& p, const T* grad, int64_t sample, int64_t first, int6
 template <typename T>
 void pack(const T* source, int64_t channel_step, int64_t pixel_step, int64_t channels, int64_t pixels, int64_t width,
           T* target) {
-  constexpr int64_t tile = 64;  // pixels: a few lines of each plane, and a target that stays in the nearest cache
-  for (int64_t first = 0; first < pixels; first += tile) {
-    const int64_t last = std::min(first + tile, pixels);
+  for (int64_t first = 0; first < pixels; first += kTile) {
+    const int64_t last = std::min(first + kTile, pixels);
     if (channel_step == 1) {
       for (int64_t i = first; i < last; ++i)
         for (int64_t c = 0; c < channels; ++c) target[i * width + c] = source[i * pixel_step + c];
@@ -401,18 +419,19 @@ template <typename T, typename Way>
 void run(const Problem& p, const T* x, const T* grad, T* out) {
   constexpr int64_t stretch = 4 * Simd<T>::lanes;
   const int64_t count = p.out_height * p.out_width, stretches = (p.channels + stretch - 1) / stretch;
-  Buffer<int32_t> positions(p.channels * p.samples * p.k), orders(p.threads * count);
-  Buffer<T> kept(p.channels * p.samples * p.k), rows(p.grad_position == 1 ? 0 : p.threads * stretch * count);
+  Buffer<int32_t> positions(p.channels * p.samples * p.k);
+  Buffer<T> kept(p.channels * p.samples * p.k), sizes(p.threads * count);
+  Buffer<T> rows(p.grad_position == 1 ? 0 : p.threads * stretch * count);
   Way way(p);
 #pragma omp parallel num_threads(p.threads)
   {
     T* const row = rows.get() + (p.grad_position == 1 ? 0 : omp_get_thread_num() * stretch * count);
-    int32_t* const order = orders.get() + omp_get_thread_num() * count;
+    T* const size = sizes.get() + omp_get_thread_num() * count;
 #pragma omp for schedule(dynamic, 4) collapse(2)
     for (int64_t n = 0; n < p.samples; ++n)
       for (int64_t s = 0; s < stretches; ++s)
-        select(p, grad, n, s * stretch, std::min(stretch, p.channels - s * stretch), row, order, positions.get(),
-               kept.get());
+        select(p, grad, n, s * stretch, std::min(stretch, p.channels - s * stretch), row, size,
+               positions.get(), kept.get());
     way.add(x, positions.get(), kept.get(), out);
   }
 }
