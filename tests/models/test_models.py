@@ -21,7 +21,7 @@ def _parameters(model: nn.Module) -> int:
 
 def test_names_are_sorted_and_complete() -> None:
     assert models.names() == sorted(models.names())
-    assert {"cnn", "resnet14", "resnet20", "vgg13", "mobilenet_v2"} <= set(models.names())
+    assert {"cnn", "cnn2", "resnet14", "resnet20", "vgg13", "vgg19", "mobilenet_v2"} <= set(models.names())
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,11 @@ def test_names_are_sorted_and_complete() -> None:
         ("resnet14", _resnet_parameters(2)),
         ("resnet20", _resnet_parameters(3)),
         ("vgg13", 9_416_010 - 2 * (64 + 128 + 256 + 512 + 512)),  # usual count, less the biases batch norm makes void
+        ("vgg19", 20_040_522 - (2 * 64 + 2 * 128 + 4 * (256 + 512 + 512))),
+        (
+            "cnn2",
+            (3 * 64 * 25 + 128) + (64 * 64 * 25 + 128) + (4096 * 384 + 384) + (384 * 192 + 192) + (192 * 10 + 10),
+        ),
         ("mobilenet_v2", 2_236_682),
     ],
 )
@@ -43,7 +48,7 @@ def test_published_sizes() -> None:
     assert 50_000 <= _parameters(models.build("cnn", in_channels=1)) <= 100_000
 
 
-@pytest.mark.parametrize("name", ["cnn", "resnet14", "resnet20", "vgg13", "mobilenet_v2"])
+@pytest.mark.parametrize("name", ["cnn", "cnn2", "resnet14", "resnet20", "vgg13", "vgg19", "mobilenet_v2"])
 @pytest.mark.parametrize(("channels", "size", "classes"), [(1, 8, 10), (1, 28, 10), (3, 32, 10), (3, 32, 7)])
 def test_shapes(name: str, channels: int, size: int, classes: int) -> None:
     model = models.build(name, num_classes=classes, in_channels=channels)
@@ -52,7 +57,7 @@ def test_shapes(name: str, channels: int, size: int, classes: int) -> None:
     assert torch.isfinite(logits).all()
 
 
-@pytest.mark.parametrize("name", ["cnn", "resnet14", "resnet20", "vgg13", "mobilenet_v2"])
+@pytest.mark.parametrize("name", ["cnn", "cnn2", "resnet14", "resnet20", "vgg13", "vgg19", "mobilenet_v2"])
 def test_one_sgd_step_lowers_the_loss_and_reaches_every_parameter(name: str) -> None:
     torch.manual_seed(0)
     model = models.build(name)
@@ -97,7 +102,7 @@ def test_mobilenet_has_depthwise_layers_and_keeps_4x4_positions() -> None:
 
 
 def test_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"'resnet21'.*cnn, mobilenet_v2, resnet14, resnet20, vgg13"):
+    with pytest.raises(ValueError, match=r"'resnet21'.*cnn, cnn2, mobilenet_v2, resnet14, resnet20, vgg13, vgg19"):
         models.build("resnet21")
 
 

@@ -27,6 +27,7 @@ from adagp.training.verdict import REFERENCES, Outcome, speedup, verdict
 _RATES = {
     "cosine": "learning rate (cosine) decayed to zero within it",
     "step": "learning rate (step) decayed in full within it",
+    "exponential": "learning rate (exponential) decayed to a hundredth within it",
     "constant": "learning rate constant, not decayed",
     "plateau": "learning rate lowered when the test loss stalls, not fitted to the length",
 }

@@ -12,4 +12,6 @@ def factor(schedule: str, progress: float) -> float:
         return 0.5 * (1.0 + math.cos(math.pi * progress))
     if schedule == "step":
         return 1.0 if progress < 0.5 else 0.1 if progress < 0.75 else 0.01
+    if schedule == "exponential":
+        return 0.01**progress
     return 1.0

@@ -16,7 +16,7 @@ from adagp.training import methods
 from adagp.training.errors import RecipeError
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
-LR_SCHEDULES = ("constant", "cosine", "step", "plateau")
+LR_SCHEDULES = ("constant", "cosine", "step", "exponential", "plateau")
 
 # The paper's ladder in epochs: warm-up, then a share for each of 4:1, 3:1, 2:1; 1:1 takes the rest.
 PAPER_WARMUP_EPOCHS = 10.0
@@ -52,8 +52,9 @@ class Recipe:
         momentum: Of `sgd`; the others ignore it.
         weight_decay: As the optimizer defines it.
         lr_schedule: `constant`; `cosine` to zero; `step`: a tenth after half and again after three quarters of the run;
-            `plateau`: PyTorch's ReduceLROnPlateau with its default parameters, on the test loss after each epoch (no
-            images are held out for validation, so the test accuracy has had a say in the training).
+            `exponential`: smoothly to a hundredth; `plateau`: PyTorch's ReduceLROnPlateau with its default parameters, on
+            the test loss after each epoch (no images are held out for validation, so the test accuracy has had a say in
+            the training).
         warmup_epochs: Epochs before the first predicted batch. None: the paper's 10, shortened in proportion for
             runs under 26 epochs.
         rung_epochs: Epochs of each of 4:1, 3:1 and 2:1. None: the paper's 4, shortened likewise.
