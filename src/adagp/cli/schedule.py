@@ -1,4 +1,4 @@
-"""`adagp schedule`: which batches a method predicts."""
+"""`adagp schedule`: which batches a method predicts; `adagp schedule show` looks into the layers."""
 
 from typing import Annotated
 
@@ -6,12 +6,19 @@ import typer
 
 from adagp.cli import options
 from adagp.cli.common import command, print_json, print_table
+from adagp.cli.schedule_show import SCHEDULES_HELP, show_command
 from adagp.report import schedule_table
 from adagp.training import Recipe, RecipeError, methods
+from adagp.training.methods import Planning
+from adagp.training.planning import build_schedule, outline
+
+schedule_app = typer.Typer(rich_markup_mode="markdown")
 
 
+@schedule_app.callback(invoke_without_command=True)
 @command
 def schedule_command(
+    context: typer.Context,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(methods.names())}.")] = "adagp",
     epochs: Annotated[int, typer.Option(min=1, help="Length of the run.")] = 90,
     steps_per_epoch: Annotated[int, typer.Option(min=1, help="Batches in an epoch.")] = 390,
@@ -26,22 +33,38 @@ def schedule_command(
 
     - `adagp schedule`: the paper's ladder over 90 epochs.
     - `adagp schedule --epochs 6 --steps-per-epoch 125`: the ladder compressed to a short run.
+    - `adagp schedule show --schedule 2 --source topk`: a schedule layer by layer; see `adagp schedule show --help`.
     """
     del debug
+    if context.invoked_subcommand is not None:
+        _refuse_options_before(context)
+        return
     recipe = Recipe.from_mapping(
         {"method": method, "epochs": epochs, "warmup_epochs": warmup_epochs, "rung_epochs": rung_epochs}
     )
     chosen = methods.get(method)
-    if chosen.adaptive:
+    if chosen.planning is Planning.ADAPTIVE:
         raise RecipeError(
             "the adaptive schedule depends on what it measures: train with it: "
             "`adagp train --method adaptive` prints its reasons and keeps them in metrics.json"
         )
-    ladder = recipe.ladder(epochs * steps_per_epoch, steps_per_epoch)
-    schedule = chosen.schedule(ladder.warmup_steps, ladder.rung_steps, steps_per_epoch)
+    if chosen.planning in (Planning.APPROXIMATION, Planning.PREFIX, Planning.TABLE):
+        raise RecipeError(f"method {method} plans layer by layer: `adagp schedule show --help` tells how to look at it")
+    schedule = build_schedule(recipe, outline(recipe.model), epochs * steps_per_epoch, steps_per_epoch)
     table = schedule_table(f"{method}: {chosen.summary}", schedule, epochs, steps_per_epoch)
     if as_json:
         rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
         print_json({"method": method, "epochs": rows, "notes": list(table.notes)})
     else:
         print_table(table)
+
+
+schedule_app.command("show", epilog=SCHEDULES_HELP)(show_command)
+
+
+def _refuse_options_before(context: typer.Context) -> None:
+    """Options between `schedule` and `show` belong to neither."""
+    for name in context.params:
+        given = context.get_parameter_source(name)
+        if given is not None and given.name == "COMMANDLINE":
+            raise RecipeError(f"{name} stands before '{context.invoked_subcommand}' and would be ignored: remove it")
