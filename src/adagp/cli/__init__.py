@@ -5,6 +5,7 @@ import typer
 from adagp.cli.compare import compare_command
 from adagp.cli.lists import data_command, models_command
 from adagp.cli.options import METHODS_HELP, PRESETS_HELP
+from adagp.cli.reproduce import reproduce_app
 from adagp.cli.schedule import schedule_app
 from adagp.cli.train import train_command
 
@@ -22,6 +23,7 @@ Start with `adagp compare --preset demo`: two minutes, no download, every method
 app.command("train", epilog=f"{METHODS_HELP}\n\n{PRESETS_HELP}")(train_command)
 app.command("compare", epilog=f"{METHODS_HELP}\n\n{PRESETS_HELP}")(compare_command)
 app.add_typer(schedule_app, name="schedule")
+app.add_typer(reproduce_app, name="reproduce")
 app.command("models")(models_command)
 app.command("data")(data_command)
 

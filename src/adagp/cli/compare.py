@@ -16,6 +16,7 @@ from adagp.cli.runs import (
     chosen_device,
     default_folder,
     given_values,
+    numbers,
     resume_line,
     schedule_value,
     stopped,
@@ -96,7 +97,7 @@ def compare_command(
         settings = Settings(
             recipe=Recipe.from_mapping(given, base.recipe).replace(method="bp", seed=0),
             methods=tuple(part.strip() for part in methods_.split(",")) if methods_ else base.methods,
-            seeds=_numbers(seeds) if seeds else base.seeds,
+            seeds=numbers("seeds", seeds) if seeds else base.seeds,
             budget_seconds=budget,
         )
     stem = base.name if preset or recipe_file else f"{settings.recipe.data}-{settings.recipe.model}"
@@ -127,10 +128,3 @@ def compare_command(
     console = Console(highlight=False)
     console.print(f"\n[bold]{escape(comparison.verdict)}[/bold]\n")
     print(f"picture: {png}\nreport:  {html}")
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise RecipeError(f"seeds = '{text}' is not a list of whole numbers: write for example 0,1,2") from None

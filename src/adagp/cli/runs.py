@@ -39,6 +39,14 @@ def schedule_value(given: str | None) -> str | None:
         ) from error
 
 
+def numbers(option: str, text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise RecipeError(f"{option} = '{text}' is not a list of whole numbers: write for example 0,1,2") from None
+
+
 def base_preset(preset: str | None, recipe_file: Path | None) -> Preset:
     """What a run starts from: a preset, a recipe file, or else the demo."""
     if preset is not None and recipe_file is not None:

@@ -13,14 +13,15 @@ from adagp.data import DataSet
 from adagp.training import methods
 from adagp.training.calibrate import Calibration, calibrate, expected_seconds, steps_within
 from adagp.training.environment import cpu_threads, describe
-from adagp.training.errors import DivergedError, RecipeError, RunFolderError
+from adagp.training.errors import RecipeError, RunFolderError
 from adagp.training.files import strict
 from adagp.training.interrupt import Interrupt
 from adagp.training.loop import Run, steps_per_epoch
 from adagp.training.observers import Observer
 from adagp.training.planning import approximation_problem
 from adagp.training.recipe import Recipe
-from adagp.training.runfolder import CHECKPOINT_SECONDS, RunFolder, make_folder, read_file, train_epoch, write_file
+from adagp.training.runfolder import CHECKPOINT_SECONDS, RunFolder, make_folder, read_file, write_file
+from adagp.training.turns import take_turns
 from adagp.training.verdict import REFERENCES, Outcome, speedup, verdict
 
 # What a run of another length does to the learning rate, by the recipe's lr_schedule.
@@ -233,30 +234,10 @@ def compare(
             write_file(path / "compare.json", settings.to_dict())
         calibration = _calibration(settings, dataset, path, device=device, observer=observer, interrupt=interrupt)
         runs = _build_runs(settings, calibration, dataset, path, device)
-        observer.on_start([run for run, _ in runs])
-        turn = 0
-        while any(not run.finished for run, _ in runs):
-            offset = turn % len(runs)
-            for run, folder in runs[offset:] + runs[:offset]:
-                if not run.finished:
-                    _take_turn(run, folder, observer, interrupt, checkpoint_seconds)
-            turn += 1
+        take_turns(runs, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds)
     comparison = _conclude(settings, calibration, [run for run, _ in runs], path)
     write_file(path / "result.json", comparison.to_dict())
     return comparison
-
-
-def _take_turn(
-    run: Run, folder: RunFolder, observer: Observer, interrupt: Interrupt, checkpoint_seconds: float
-) -> None:
-    """One epoch of one run. A method that diverges is a result; the others go on."""
-    try:
-        train_epoch(run, folder, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds)
-    except DivergedError as error:
-        observer.on_message(f"{run.name} is given up: {error}")
-        record = run.give_up(str(error))
-        folder.save(run)
-        observer.on_epoch(run, record)
 
 
 def stored_settings(path: Path) -> Settings:

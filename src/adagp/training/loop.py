@@ -87,6 +87,7 @@ class Run:
         *,
         device: torch.device | None = None,
         schedule: Schedule | None = None,
+        label: str | None = None,
     ) -> None:
         """Build everything; nothing is trained yet.
 
@@ -95,11 +96,13 @@ class Run:
             dataset: The recipe's data, loaded once and shared between runs.
             device: Where to train (default: the CPU).
             schedule: Replaces the method's own schedule, for calibration.
+            label: What people call the run; None: its method and seed.
 
         Raises:
             RecipeError: When the data does not fill one batch, or the recipe's layers cannot be found in the model.
         """
         self.recipe = recipe
+        self.name = label or f"{recipe.method} seed {recipe.seed}"
         self.device = device or torch.device("cpu")
         self._clock = clock(self.device)
         self._train_batches, self._test_batches = _train_batches(recipe, dataset), _test_batches(recipe, dataset)
@@ -141,11 +144,6 @@ class Run:
         self.train_seconds = 0.0
         self.batch_seconds: dict[str, list[float]] = {phase: [] for phase in KINDS}
         self.predictor_batch_seconds: dict[str, list[float]] = {phase: [] for phase in KINDS}
-
-    @property
-    def name(self) -> str:
-        """Method and seed, for people."""
-        return f"{self.recipe.method} seed {self.recipe.seed}"
 
     @property
     def step_index(self) -> int:

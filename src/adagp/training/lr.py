@@ -13,5 +13,5 @@ def factor(schedule: str, progress: float) -> float:
     if schedule == "step":
         return 1.0 if progress < 0.5 else 0.1 if progress < 0.75 else 0.01
     if schedule == "exponential":
-        return 0.01**progress
+        return math.pow(0.01, progress)
     return 1.0

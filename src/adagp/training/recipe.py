@@ -52,9 +52,9 @@ class Recipe:
         momentum: Of `sgd`; the others ignore it.
         weight_decay: As the optimizer defines it.
         lr_schedule: `constant`; `cosine` to zero; `step`: a tenth after half and again after three quarters of the run;
-            `exponential`: smoothly to a hundredth; `plateau`: PyTorch's ReduceLROnPlateau with its default parameters, on
-            the test loss after each epoch (no images are held out for validation, so the test accuracy has had a say in
-            the training).
+            `exponential`: smoothly to a hundredth; `plateau`: PyTorch's ReduceLROnPlateau with its default parameters,
+            on the test loss after each epoch (no images are held out for validation, so the test accuracy has had a say
+            in the training).
         warmup_epochs: Epochs before the first predicted batch. None: the paper's 10, shortened in proportion for
             runs under 26 epochs.
         rung_epochs: Epochs of each of 4:1, 3:1 and 2:1. None: the paper's 4, shortened likewise.

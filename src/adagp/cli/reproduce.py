@@ -1,0 +1,139 @@
+"""`adagp reproduce`: the papers' tables, ours beside theirs."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from adagp import data
+from adagp.cli import options
+from adagp.cli.common import command, print_json, print_table
+from adagp.cli.display import Display
+from adagp.cli.runs import chosen_device, numbers, resume_line, stopped
+from adagp.report import Table
+from adagp.reproduce import approximation
+from adagp.training import Interrupted, RecipeError
+from adagp.training.environment import describe
+from adagp.training.interrupt import catch_signals
+from adagp.training.runfolder import CHECKPOINT_SECONDS, make_folder, write_file
+from adagp.training.study import study
+
+reproduce_app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True, help=__doc__)
+
+
+@reproduce_app.command("approximation-kernel")
+@command
+def kernel_command(
+    rounds: Annotated[int, typer.Option(min=1, help="Interleaved repetitions; the median counts.")] = 15,
+    layout: Annotated[
+        str | None, typer.Option(help=f"Only one of {', '.join(approximation.layouts())}. Default: both.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: PyTorch's choice.")] = None,
+    as_json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Table 1 of the gradient-approximation paper: the topk kernel against the dense weight gradient.
+
+    Try:
+
+    - `adagp reproduce approximation-kernel`: the paper's eight shapes, about a minute on two cores.
+    """
+    del debug
+    known = approximation.layouts()
+    if layout is not None and layout not in known:
+        raise RecipeError(f"unknown layout '{layout}': choose one of {', '.join(known)}")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    with Display(as_json) as display:
+        timings = approximation.kernel_timings(rounds, [layout] if layout else known, display.on_message)
+    here = describe(torch.device("cpu"), threads)
+    table = approximation.kernel_table(timings, f"{here['processor']}, {here['threads']} threads")
+    _show([table], {"machine": here}, as_json)
+
+
+@reproduce_app.command("approximation-accuracy")
+@command
+def accuracy_command(
+    tables: Annotated[str, typer.Option(help="Which tables of the paper, comma-separated.")] = "2,3,4,5",
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images; the paper: 200 to 500.")] = 4,
+    train_limit: Annotated[int | None, typer.Option(min=1, help="Training images used; the paper: 50,000.")] = 20_000,
+    test_limit: options.TestLimit = None,
+    seeds: Annotated[str, typer.Option(help="Comma-separated whole numbers.")] = "0",
+    data_name: Annotated[str, typer.Option("--data", help="The data set; the paper's is cifar10.")] = "cifar10",
+    batch_size: Annotated[int, typer.Option(min=1, help="Images per batch; the paper's is 128.")] = 128,
+    lr: Annotated[float, typer.Option(help="Adam's learning rate at the start; the paper gives none.")] = 1e-3,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: PyTorch's choice.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for everything that is written.")] = Path(
+        "runs/approximation-accuracy"
+    ),
+    resume: options.Resume = False,
+    device: options.Device = None,
+    data_root: options.Root = None,
+    checkpoint_seconds: options.Checkpoint = CHECKPOINT_SECONDS,
+    as_json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Tables 2 to 5 of the gradient-approximation paper: speed and accuracy of zero, random and topk.
+
+    All runs take turns, epoch by epoch. Ctrl-C leaves everything resumable.
+
+    Try:
+
+    - `adagp reproduce approximation-accuracy --tables 3,5 --data-root DIR`: ResNet-20, three schedules, and ResNet-14.
+    - `adagp reproduce approximation-accuracy --tables 4 --epochs 1 --train-limit 3840 --data-root DIR`: VGG-19.
+    - `adagp reproduce approximation-accuracy --tables 3,5 --data-root DIR --resume`: after Ctrl-C or a crash.
+    """
+    del debug
+    chosen = numbers("tables", tables)
+    chosen_seeds = numbers("seeds", seeds)
+    recipes = approximation.recipes(
+        chosen,
+        chosen_seeds,
+        data=data_name,
+        epochs=epochs,
+        train_limit=train_limit,
+        test_limit=test_limit,
+        batch_size=batch_size,
+        lr=lr,
+        threads=threads,
+    )
+    where = chosen_device(device)
+    with catch_signals() as interrupt, Display(as_json) as display:
+        dataset = data.load(data_name, data_root)
+        try:
+            results = study(
+                recipes,
+                dataset,
+                out,
+                threads=threads,
+                device=where,
+                observer=display,
+                interrupt=interrupt,
+                resume=resume,
+                checkpoint_seconds=checkpoint_seconds,
+            )
+        except Interrupted as stop:
+            again = resume_line("reproduce approximation-accuracy", out, device, data_root, as_json, False)
+            raise stopped(stop, f"{again}  # and the other options as before", display) from None
+    images = "all" if train_limit is None else f"{train_limit:,}"
+    scale = f"{epochs} epoch{'s' if epochs > 1 else ''} of {images} images of {data_name}"
+    shown = approximation.accuracy_tables(chosen, results, chosen_seeds, scale)
+    make_folder(out)
+    write_file(out / "tables.json", {"scale": scale, "tables": _plain(shown), "runs": results})
+    _show(shown, {"scale": scale, "folder": str(out), "runs": results}, as_json)
+
+
+def _plain(tables: list[Table]) -> list[dict[str, Any]]:
+    return [
+        {"title": table.title, "columns": list(table.columns), "rows": [list(row) for row in table.rows]}
+        for table in tables
+    ]
+
+
+def _show(tables: list[Table], facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json({"tables": _plain(tables), **facts})
+        return
+    for table in tables:
+        print_table(table)

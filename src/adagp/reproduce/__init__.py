@@ -1,0 +1,1 @@
+"""The papers' tables and figures, ours beside theirs, at a scale that is stated."""

@@ -1,0 +1,170 @@
+"""Tables 1 to 5 of "Accelerated CNN Training Through Gradient Approximation" (paper 003), with our columns."""
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from adagp.kernels.measure import LAYOUTS, TABLE_1, Timing, measure
+from adagp.report import Table
+from adagp.training import Recipe, RecipeError, load_preset
+
+SOURCES = ("zero", "random", "topk")
+PAPER_NAMES = {"bp": "full gradient", "zero": "zero", "random": "random", "topk": "approximated (topk)"}
+NETWORKS = {2: "cnn2", 3: "resnet20", 4: "vgg19", 5: "resnet20"}
+"""The network of each accuracy table."""
+SCHEDULES = {2: ("second-layer",), 3: ("1",), 4: ("1",), 5: ("1", "2", "3")}
+SMALLER = "resnet14"
+"""Trained by plain backpropagation beside ResNet-20: the cheaper network that any approximation must beat."""
+
+# Speed-up in % (negative: slower; None: "over -100 %") and loss of accuracy in points, as printed.
+PAPER_COSTS: dict[int, dict[str, tuple[float | None, float]]] = {
+    2: {"zero": (-5.7, 0.2), "random": (-38.0, -0.8), "topk": (-6.6, 1.0)},
+    3: {"zero": (7.1, 1.5), "random": (-1.4, 1.8), "topk": (3.5, 0.75), SMALLER: (22.0, 1.0)},
+    4: {"zero": (7.3, 1.0), "random": (None, 0.1), "topk": (1.5, 0.7)},
+}
+# Validation accuracy in % under schedules 1, 2 and 3.
+PAPER_TABLE_5 = {"zero": (90.3, 91.6, 91.1), "random": (90.0, 88.8, 87.9), "topk": (91.1, 91.6, 91.7)}
+PAPER_FULL, PAPER_SMALLER = 91.8, 90.8
+
+Results = Mapping[str, Mapping[str, Any]]
+
+
+def kernel_timings(rounds: int, layouts: Sequence[str], tell: Callable[[str], None]) -> list[Timing]:
+    """Table 1 measured here, shape by shape."""
+    timings = []
+    for layout in layouts:
+        for shape in TABLE_1:
+            tell(f"measuring {shape}, {layout}")
+            timings.append(measure(shape, rounds, layout))
+    return timings
+
+
+def kernel_table(timings: Sequence[Timing], machine: str) -> Table:
+    """Table 1: the weight gradient alone, dense and by `topk` with k = 1."""
+    return Table(
+        title="Table 1: weight gradient of a 3 x 3 convolution, batch 128, dense against topk with k = 1",
+        columns=("channels, size", "layout", "kernel", "dense ms", "topk ms", "speed-up", "paper's (GPU)"),
+        rows=[
+            (
+                str(timing.shape),
+                timing.layout,
+                timing.kernel,
+                f"{1e3 * timing.dense_seconds:.2f}",
+                f"{1e3 * timing.topk_seconds:.2f}",
+                f"{timing.speed_up:.1f}",
+                f"{timing.shape.paper_speed_up:.1f}",
+            )
+            for timing in timings
+        ],
+        notes=(
+            f"medians of interleaved rounds on {machine}",
+            "dense: aten::convolution_backward with only the weight masked in, the same tensors and layout",
+            "the paper's: cuDNN 7.4.2 against its own kernel with its transposes, on a Titan Xp",
+        ),
+        text_columns=3,
+    )
+
+
+def layouts() -> list[str]:
+    """The memory layouts that can be measured."""
+    return list(LAYOUTS)
+
+
+def recipes(tables: Sequence[int], seeds: Sequence[int], **changes: Any) -> dict[str, Recipe]:
+    """Every run that the tables need, by a label; runs that two tables share are there once.
+
+    `changes` set the scale: recipe fields such as `epochs` and `train_limit`.
+    """
+    unknown = [table for table in tables if table not in NETWORKS]
+    if unknown or not tables:
+        raise RecipeError(f"tables = {list(tables)}: choose from {', '.join(map(str, NETWORKS))}")
+    base = load_preset("approximation").recipe.replace(**changes)
+    found: dict[str, Recipe] = {}
+    for table in tables:
+        network = NETWORKS[table]
+        for seed in seeds:
+            for model in (network, SMALLER) if network == "resnet20" else (network,):
+                found[label(model, "bp", None, seed)] = base.replace(model=model, method="bp", seed=seed)
+            for schedule in SCHEDULES[table]:
+                for source in SOURCES:
+                    found[label(network, source, schedule, seed)] = base.replace(
+                        model=network, method=source, schedule=schedule, seed=seed
+                    )
+    return found
+
+
+def label(model: str, method: str, schedule: str | None, seed: int) -> str:
+    """What a run is called, on the screen and as a folder."""
+    return " ".join([model, method, *([f"schedule {schedule}"] if schedule else []), f"seed {seed}"])
+
+
+def accuracy_tables(tables: Sequence[int], results: Results, seeds: Sequence[int], scale: str) -> list[Table]:
+    """Tables 2 to 5, ours beside the paper's."""
+    return [
+        _schedules_table(results, seeds, scale) if table == 5 else _costs_table(table, results, seeds, scale)
+        for table in tables
+    ]
+
+
+def _costs_table(table: int, results: Results, seeds: Sequence[int], scale: str) -> Table:
+    network, (schedule,) = NETWORKS[table], SCHEDULES[table]
+    full = [results[label(network, "bp", None, seed)] for seed in seeds]
+    rows = [("full gradient", _accuracy(full), "0.0", "0.0", "0.00", "0.00")]
+    for name, (paper_speed, paper_loss) in PAPER_COSTS[table].items():
+        model, method = (name, "bp") if name == SMALLER else (network, name)
+        ours = [results[label(model, method, None if method == "bp" else schedule, seed)] for seed in seeds]
+        speed = 100 * (_seconds(full) / _seconds(ours) - 1)
+        loss = 100 * (_mean(full) - _mean(ours))
+        printed = "< -100" if paper_speed is None else f"{paper_speed:+.1f}"
+        shown = PAPER_NAMES.get(name, f"{name}, full gradient")
+        rows.append((shown, _accuracy(ours), f"{speed:+.1f}", printed, f"{loss:+.2f}", f"{paper_loss:+.2f}"))
+    return Table(
+        title=f"Table {table}: {network}, schedule {schedule}",
+        columns=("method", "accuracy %", "speed-up %", "paper's", "accuracy loss", "paper's"),
+        rows=rows,
+        notes=_notes(seeds, scale),
+    )
+
+
+def _schedules_table(results: Results, seeds: Sequence[int], scale: str) -> Table:
+    network = NETWORKS[5]
+
+    def accuracy(model: str, method: str, schedule: str | None) -> str:
+        return _accuracy([results[label(model, method, schedule, seed)] for seed in seeds])
+
+    rows = [("full gradient", accuracy(network, "bp", None), f"{PAPER_FULL}", "", "", "", "")]
+    for source, paper in PAPER_TABLE_5.items():
+        cells = [
+            cell
+            for schedule, value in zip(SCHEDULES[5], paper, strict=True)
+            for cell in (accuracy(network, source, schedule), f"{value}")
+        ]
+        rows.append((PAPER_NAMES[source], *cells))  # type: ignore[arg-type]
+    rows.append((f"{SMALLER}, full gradient", accuracy(SMALLER, "bp", None), f"{PAPER_SMALLER}", "", "", "", ""))
+    columns = [cell for schedule in SCHEDULES[5] for cell in (f"schedule {schedule}", "paper's")]
+    return Table(
+        title=f"Table 5: accuracy in % of {network} under three schedules",
+        columns=("method", *columns),
+        rows=rows,
+        notes=_notes(seeds, scale),
+    )
+
+
+def _notes(seeds: Sequence[int], scale: str) -> tuple[str, ...]:
+    return (
+        f"ours: {scale}; {len(seeds)} seed{'s' if len(seeds) > 1 else ''}; the last epoch's accuracy, none picked",
+        "the paper's: until validation accuracy stabilised (200 to 500 epochs), best of the checks every ten epochs",
+        "speed-up: seconds of full-gradient training / the method's, in turns, with data and optimizer inside",
+    )
+
+
+def _mean(results: Sequence[Mapping[str, Any]]) -> float:
+    return fmean(result["test_accuracy"] for result in results)
+
+
+def _seconds(results: Sequence[Mapping[str, Any]]) -> float:
+    return fmean(result["train_seconds"] for result in results)
+
+
+def _accuracy(results: Sequence[Mapping[str, Any]]) -> str:
+    return f"{100 * _mean(results):.2f}"
