@@ -279,6 +279,17 @@ def test_all_sources_mix_in_one_plan_and_resume_bit_for_bit() -> None:
     }
 
 
+def test_a_batch_in_which_no_layer_needs_a_backward_goes_on() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    gp = AdaGP(model, sgd(model), schedules.approximation("3", ["0", "1"], "random"), None)
+    x = torch.randn(8, 4)
+    for _ in range(8):
+        gp.step(lambda: model(x).square().mean())
+    assert gp.counts() == {"backprop": 12, "random": 4}
+    with pytest.raises(RuntimeError, match="the loss depends on no trainable parameter"):
+        gp.step(lambda: torch.zeros(()))
+
+
 def test_a_source_that_no_plan_asks_for_is_refused() -> None:
     model = build()
     with pytest.raises(ValueError, match=r"sources=\['topk'\]: no plan of the schedule asks for them"):

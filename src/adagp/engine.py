@@ -441,14 +441,15 @@ class Batch:
                 self.failed = self.failed or not bool(torch.isfinite(loss).all())
             else:
                 self._check_finite(loss)
-                scaled = loss if self._scaler is None else self._scaler.scale(loss)
-                scaled.backward()
+                if loss.requires_grad:
+                    scaled = loss if self._scaler is None else self._scaler.scale(loss)
+                    scaled.backward()
                 self._backward_done = True
         finally:
             self._recording = True
 
     def _check_finite(self, loss: Tensor) -> None:
-        if not loss.requires_grad:
+        if not loss.requires_grad and self._needs_backward():
             raise RuntimeError("the loss depends on no trainable parameter: compute it from the model's output")
         if self._scaler is not None and self._scaler.is_enabled():
             return  # it skips the step by itself and lowers its scale
@@ -457,6 +458,13 @@ class Batch:
                 f"the loss is not finite at step {self.step_index} ({self.plan.phase.value}): lower the learning rate, "
                 "clip gradients, or resume from the last checkpoint"
             )
+
+    def _needs_backward(self) -> bool:
+        """Whether anything waits for backward: a plan may give every parameter another source, or rest."""
+        engine = self._engine
+        return any(engine._sources[source].needs_backward for source in self.source.values()) or any(
+            self.plan.source_of_uncovered(module) == "backprop" for module, _ in engine._uncovered
+        )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -29,9 +29,15 @@ class _Tap(torch.autograd.Function):
         return grads[0], None, None, None
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def tap(output: Tensor, layer_input: Tensor, deliver: Deliver) -> Tensor:
     """The output to hand on in place of `output`; `deliver` is called when backward passes it."""
+    if torch.compiler.is_compiling():  # what `deliver` does cannot be part of a compiled graph
+        outside: Tensor = torch.compiler.disable(_tap)(output, layer_input, deliver)
+        return outside
+    return _tap(output, layer_input, deliver)
+
+
+def _tap(output: Tensor, layer_input: Tensor, deliver: Deliver) -> Tensor:
     anchor = torch.empty(0, device=output.device, requires_grad=True)
     # A view (Linear gives one for sequences) would take the tap away with the first in-place operation on it.
     fresh = output.clone() if output._is_view() else output
