@@ -118,8 +118,8 @@ def _milliseconds(panel: Any, comparison: Comparison) -> None:
         )
     panel.set_xticks(range(len(names)), names)
     panel.set_xlim(-0.6, len(names) - 0.4)
-    panel.margins(y=0.15)
-    panel.legend(fontsize=9)
+    panel.margins(y=0.25)
+    panel.legend(fontsize=9, loc="upper center", ncols=4)
     _dress(panel, "Median milliseconds per batch", "", "ms")
 
 
