@@ -39,7 +39,8 @@ test-all: lint ## lint, and all tests
 	$(PYTEST)
 
 bench: setup ## measure the budgets, side by side in one run
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks; budgets=$$?; $(BIN)/python -m benchmarks.kernels; kernels=$$?; \
+	$(BIN)/python -m benchmarks.approximation && [ $$budgets$$kernels = 00 ]
 
 docs: setup ## render the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import approximation
 from benchmarks.__main__ import speed_up, verdicts
 
 
@@ -37,3 +38,26 @@ def test_the_command_measures_every_kind_of_batch() -> None:
     found = json.loads(done.stdout)
     assert set(found["networks"]["cnn, contiguous"]["ms"]) == {"forward", "GP", "BP plain", "BP"}
     assert (done.returncode == 0) == (found["over_budget"] == [])
+
+
+def test_the_approximation_benchmark_measures_every_kind_of_batch() -> None:
+    command = [sys.executable, "-m", "benchmarks.approximation", "--networks", "cnn2", "--batch-size", "4"]
+    done = subprocess.run(
+        [*command, "--rounds", "1", "--json"],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = json.loads(done.stdout)
+    kinds = {f"{source} {schedule}" for source in ("zero", "random", "topk") for schedule in ("1", "3")}
+    kinds |= {"plain", "exact", "exact after zero 3", "skipped 1", "skipped 3"}
+    assert set(found["networks"]["cnn2"]["ms"]) == kinds
+    assert (done.returncode == 0) == (found["missed"] == [])
+
+
+def test_every_missed_goal_of_approximating_is_named() -> None:
+    good = {"saved_share": {"1": 0.71, "3": 0.9}, "switch": 1.02}
+    bad = {"saved_share": {"1": 0.69, "3": 0.9}, "switch": 1.06}
+    assert approximation.verdicts({"good": good}) == []
+    assert [line.split(" ")[0] for line in approximation.verdicts({"bad": bad})] == ["bad,", "bad:"]
