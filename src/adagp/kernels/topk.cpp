@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <new>
 
@@ -23,6 +24,9 @@ constexpr int64_t kCacheBytes = 512 * 1024;
 // read well without, while planes make every patch a walk through memory.
 constexpr double kReadsToPackRows = 4.0;
 constexpr double kReadsToPackPlanes = 0.1;
+// Entries read or packed, or eight products added: about a millisecond. For less, waking a thread and waiting for it is
+// a poor bargain on a machine that does other work as well.
+constexpr double kWorkPerThread = 2.5e6;
 constexpr int64_t kVectorBytes = 64;
 // Positions by which planes are turned into rows, or back: a few lines of each plane.
 constexpr int64_t kTile = 32;
@@ -73,6 +77,22 @@ T magnitude(T value) {
   return value < 0 ? -value : value;
 }
 
+// One number from all lanes. Halving spares most of them the wait for each other.
+template <typename T, typename Join>
+T fold(typename Simd<T>::Vector vector, Join join) {
+  typedef T Half __attribute__((vector_size(kVectorBytes / 2)));
+  typedef T Quarter __attribute__((vector_size(kVectorBytes / 4)));
+  Half halves[2];
+  Quarter quarters[2];
+  std::memcpy(halves, &vector, sizeof(vector));
+  halves[0] = join(halves[0], halves[1]);
+  std::memcpy(quarters, halves, sizeof(Half));
+  quarters[0] = join(quarters[0], quarters[1]);
+  T result = quarters[0][0];
+  for (int64_t lane = 1; lane < Simd<T>::lanes / 4; ++lane) result = join(result, T(quarters[0][lane]));
+  return result;
+}
+
 // The first position of this magnitude; 0 where there is none, as when all are NaN.
 template <typename T>
 int64_t first_equal(const T* values, int64_t count, T size) {
@@ -105,10 +125,9 @@ void largest(const T* values, int64_t count, int32_t* position, T* sum) {
       sum_a += a;
       sum_b += b;
     }
-    for (int64_t lane = 0; lane < lanes; ++lane) {
-      most = std::max(most, std::max(most_a[lane], most_b[lane]));
-      total += sum_a[lane] + sum_b[lane];
-    }
+    const auto larger = [](auto a, auto b) { return a > b ? a : b; };
+    most = fold<T>(larger(most_a, most_b), larger);
+    total = fold<T>(sum_a + sum_b, [](auto a, auto b) { return a + b; });
   }
   for (; i < count; ++i) {
     most = std::max(most, magnitude(values[i]));
@@ -437,11 +456,16 @@ void run(const Problem& p, const T* x, const T* grad, T* out) {
 }
 
 template <typename T>
-void choose(const Problem& p, const T* x, const T* grad, T* out) {
-  const double reads = double(p.channels / p.groups) * p.k * p.kernel_y * p.kernel_x / (p.height * p.width);
+void choose(Problem p, const T* x, const T* grad, T* out) {
+  const double pixels = double(p.height) * p.width, patch = double(p.fan) * p.kernel_y * p.kernel_x;
+  const double reads = double(p.channels / p.groups) * p.k * p.kernel_y * p.kernel_x / pixels;
+  const bool in_place = p.fan < Simd<T>::lanes || reads < (p.x_channel == 1 ? kReadsToPackRows : kReadsToPackPlanes);
+  const double work = double(p.samples) * (double(p.channels) * p.out_height * p.out_width +
+                                           (in_place ? 0.0 : pixels * p.fan * p.groups) + p.k * p.channels * patch / 8);
+  p.threads = std::min(p.threads, 1 + static_cast<int64_t>(work / kWorkPerThread));
   // Blocks as wide as still leave every thread two tasks: a wider one asks less often where its next row is.
   const auto tasks = [&](int64_t vectors) { return p.groups * p.fan / (vectors * Simd<T>::lanes); };
-  if (p.fan < Simd<T>::lanes || reads < (p.x_channel == 1 ? kReadsToPackRows : kReadsToPackPlanes))
+  if (in_place)
     run<T, InPlace<T>>(p, x, grad, out);
   else if (tasks(4) >= 2 * p.threads)
     run<T, Packed<T, 4>>(p, x, grad, out);
