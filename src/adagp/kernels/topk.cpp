@@ -26,7 +26,7 @@ constexpr double kReadsToPackRows = 4.0;
 constexpr double kReadsToPackPlanes = 0.1;
 // Entries read or packed, or eight products added: about a millisecond. For less, waking a thread and waiting for it is
 // a poor bargain on a machine that does other work as well.
-constexpr double kWorkPerThread = 2.5e6;
+constexpr double kWorkPerThread = 2e6;
 constexpr int64_t kVectorBytes = 64;
 // Positions by which planes are turned into rows, or back: a few lines of each plane.
 constexpr int64_t kTile = 32;

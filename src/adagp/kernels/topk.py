@@ -47,8 +47,8 @@ def topk_weight_grad(
     gradient. Kept entries that nearly cancel (their sum is at most a tenth of the sum of their magnitudes) are not
     scaled, as the factor would explode: each gets an equal share of what is missing instead.
 
-    Small k is the point: every entry costs one patch of the input, and dense convolutions are well tuned. On a CPU, small
-    layers were slower than dense from k = 4 on, large ones from k = 16.
+    Small k is the point: every entry costs one patch of the input, and dense convolutions are well tuned. On a CPU,
+    small layers were slower than dense from k = 4 on, large ones from k = 16.
 
     A Linear is a convolution with a 1 x 1 kernel over `(samples, features, positions, 1)`.
 
