@@ -1,33 +1,73 @@
-"""Models by name, so that a recipe or a command line can say which one it trains."""
+"""Networks by name and form, so that a recipe or a command line can say which one it trains."""
 
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+CIFAR = "cifar"
+"""The form for 32x32 images, and the default where a network has it."""
+IMAGENET = "imagenet"
+"""The form of the published ImageNet networks, layer by layer and name by name."""
 
-class Builder(Protocol):
-    """What builds a model: a function of the number of classes and of input channels."""
-
-    def __call__(self, *, num_classes: int, in_channels: int) -> nn.Module:
-        """Build one model with freshly drawn weights."""
-
-
-_B = TypeVar("_B", bound=Builder)
-_builders: dict[str, Builder] = {}
+_B = TypeVar("_B", bound=Callable[..., nn.Module])
 
 
-def register(name: str) -> Callable[[_B], _B]:
-    """Make a builder known under `name`; works for a function and for a module class.
+@dataclass(frozen=True)
+class Form:
+    """One way in which a network is built.
+
+    Attributes:
+        builder: Builds the network, given every size by name.
+        sizes: What can be chosen, such as `num_classes`, and the value where nobody chooses.
+        inputs: Given every size by name, the shape of each argument of the forward for one sample; without the
+            batch, as (channels, height, width) for images and (words,) for text.
+    """
+
+    builder: Callable[..., nn.Module]
+    sizes: Mapping[str, int]
+    inputs: Callable[..., tuple[tuple[int, ...], ...]]
+
+
+_builders: dict[tuple[str, str], Form] = {}
+
+
+def register(
+    name: str,
+    form: str = CIFAR,
+    *,
+    pixels: int = 32,
+    inputs: Callable[..., tuple[tuple[int, ...], ...]] | None = None,
+    **sizes: int,
+) -> Callable[[_B], _B]:
+    """Make a builder known under a name and form; works for a function and for a module class.
+
+    Args:
+        name: Of the network.
+        form: Of the network; the one registered first is what `build` takes by default.
+        pixels: Height and width of the images it is meant for.
+        inputs: Shapes of the forward's arguments, for networks that do not take one batch of images.
+        **sizes: Default values, also of sizes beyond `num_classes` (10) and `in_channels` (3). A network that takes
+            no images has only those given here.
 
     Raises:
         ValueError: if the name is taken, because a silently replaced model would falsify later runs.
     """
 
+    def images(*, in_channels: int, **_: int) -> tuple[tuple[int, ...], ...]:
+        return ((in_channels, pixels, pixels),)
+
     def add(builder: _B) -> _B:
-        if name in _builders:
-            raise ValueError(f"register: a model named {name!r} exists already; choose another name")
-        _builders[name] = builder
+        if (name, form) in _builders:
+            raise ValueError(
+                f"register: a model named {name!r} exists already in the form {form!r}; choose another name or form"
+            )
+        if inputs is None:
+            _builders[name, form] = Form(builder, {"num_classes": 10, "in_channels": 3, **sizes}, images)
+        else:
+            _builders[name, form] = Form(builder, sizes, inputs)
         return builder
 
     return add
@@ -35,19 +75,72 @@ def register(name: str) -> Callable[[_B], _B]:
 
 def names() -> list[str]:
     """The names `build` knows, sorted."""
-    return sorted(_builders)
+    return sorted({name for name, _ in _builders})
 
 
-def build(name: str, *, num_classes: int = 10, in_channels: int = 3) -> nn.Module:
-    """Build the model called `name`; its weights follow torch's global seed.
+def forms(name: str) -> list[str]:
+    """The forms of a network, the default first.
 
     Raises:
-        ValueError: for an unknown name (the message lists the known ones) or a count below one.
+        ValueError: for an unknown name.
     """
-    if name not in _builders:
+    found = [form for known, form in _builders if known == name]
+    if not found:
         raise ValueError(f"name: no model is called {name!r}; known models: {', '.join(names())}")
-    if num_classes < 1:
-        raise ValueError(f"num_classes: must be at least 1, got {num_classes}")
-    if in_channels < 1:
-        raise ValueError(f"in_channels: must be at least 1, got {in_channels}")
-    return _builders[name](num_classes=num_classes, in_channels=in_channels)
+    return found
+
+
+def sizes(name: str, form: str | None = None) -> dict[str, int]:
+    """What can be chosen when building a network, with the default values.
+
+    Raises:
+        ValueError: for an unknown name or form.
+    """
+    return dict(_find(name, form).sizes)
+
+
+def build(name: str, form: str | None = None, **sizes: int) -> nn.Module:
+    """Build a network; its weights follow torch's global seed.
+
+    Args:
+        name: One of `names()`.
+        form: One of `forms(name)`; `cifar` where the network has it and nothing else is said.
+        **sizes: Any of `sizes(name, form)`: `num_classes` and `in_channels` of an image classifier.
+
+    Raises:
+        ValueError: for an unknown name, form or size (the message lists the known ones), or a size below one.
+    """
+    found = _find(name, form)
+    return found.builder(**_complete(name, found, sizes))
+
+
+def example_inputs(name: str, form: str | None = None, *, batch: int = 1, **sizes: int) -> tuple[Tensor, ...]:
+    """Arguments the forward of `build(name, form, **sizes)` takes, all zero: for tracing shapes, on any device.
+
+    Images are floating point, words are integers (the index 1, as 0 is padding); torch's default device decides
+    where they live.
+    """
+    found = _find(name, form)
+    shapes = found.inputs(**_complete(name, found, sizes))
+    return tuple(
+        torch.zeros(batch, *shape) if len(shape) > 1 else torch.ones(batch, *shape, dtype=torch.long)
+        for shape in shapes
+    )
+
+
+def _find(name: str, form: str | None) -> Form:
+    known = forms(name)
+    if form is None:
+        form = known[0]
+    if form not in known:
+        raise ValueError(f"form: {name} has no form {form!r}; its forms: {', '.join(known)}")
+    return _builders[name, form]
+
+
+def _complete(name: str, form: Form, chosen: Mapping[str, int]) -> dict[str, int]:
+    for size, value in chosen.items():
+        if size not in form.sizes:
+            raise ValueError(f"{size}: {name} has no such size; its sizes: {', '.join(form.sizes)}")
+        if value < 1:
+            raise ValueError(f"{size}: must be at least 1, got {value}")
+    return {**form.sizes, **chosen}

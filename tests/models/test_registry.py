@@ -1,0 +1,55 @@
+import pytest
+import torch
+
+from adagp import models
+
+
+def test_names_are_sorted_and_cifar_is_the_default_form() -> None:
+    assert models.names() == sorted(models.names())
+    assert models.forms("resnet20") == ["cifar"]
+    assert models.forms("resnet50") == ["cifar", "imagenet"]
+    with torch.device("meta"):
+        default, named = models.build("vgg13"), models.build("vgg13", "cifar", num_classes=10, in_channels=3)
+        imagenet = models.build("vgg13", form="imagenet")
+    assert default.state_dict().keys() == named.state_dict().keys() != imagenet.state_dict().keys()
+
+
+def test_sizes_tell_what_can_be_chosen() -> None:
+    assert models.sizes("resnet50") == {"num_classes": 10, "in_channels": 3}
+    assert models.sizes("resnet50", "imagenet") == {"num_classes": 1000, "in_channels": 3}
+    models.sizes("resnet50")["num_classes"] = 5
+    assert models.sizes("resnet50")["num_classes"] == 10
+
+
+def test_example_inputs_fit_the_form() -> None:
+    (images,) = models.example_inputs("resnet50", batch=2, in_channels=1)
+    assert images.shape == (2, 1, 32, 32)
+    (images,) = models.example_inputs("resnet50", "imagenet")
+    assert images.shape == (1, 3, 224, 224)
+
+
+def test_unknown_name_lists_the_known_ones() -> None:
+    for function in (models.build, models.forms, models.sizes, models.example_inputs):
+        with pytest.raises(ValueError, match=r"name: .*'resnet21'.*cnn, cnn2, .*resnet14, .*resnet20, .*vgg13"):
+            function("resnet21")
+
+
+def test_unknown_form_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="form: resnet20 has no form 'imagenet'; its forms: cifar"):
+        models.build("resnet20", "imagenet")
+
+
+def test_unknown_size_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="classes: cnn has no such size; its sizes: num_classes, in_channels"):
+        models.build("cnn", classes=10)
+
+
+@pytest.mark.parametrize("argument", ["num_classes", "in_channels"])
+def test_sizes_below_one_are_refused_by_name(argument: str) -> None:
+    with pytest.raises(ValueError, match=f"{argument}: must be at least 1, got 0"):
+        models.build("cnn", **{argument: 0})
+
+
+def test_a_name_and_form_is_registered_once() -> None:
+    with pytest.raises(ValueError, match="'cnn' exists already in the form 'cifar'"):
+        models.register("cnn")(models.cnn.SmallCNN)
