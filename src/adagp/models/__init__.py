@@ -1,14 +1,17 @@
 """The zoo: the papers' networks, one file per family, one registry."""
 
-from adagp.models import cnn, cnn2, mobilenet, resnet, resnet_cifar, vgg
+from adagp.models import cnn, cnn2, densenet, inception_v3, inception_v4, mobilenet, resnet, resnet_cifar, vgg
 from adagp.models.registry import build, example_inputs, forms, names, register, sizes
 
 __all__ = [
     "build",
     "cnn",
     "cnn2",
+    "densenet",
     "example_inputs",
     "forms",
+    "inception_v3",
+    "inception_v4",
     "mobilenet",
     "names",
     "register",
