@@ -28,6 +28,18 @@ def test_example_inputs_fit_the_form() -> None:
     assert images.shape == (1, 3, 224, 224)
 
 
+def test_networks_of_other_tasks_have_their_own_sizes() -> None:
+    assert models.forms("transformer") == ["multi30k"]
+    assert models.sizes("transformer")["source_vocabulary"] == 10_000
+    source, target = models.example_inputs("transformer", batch=2)
+    assert source.shape == target.shape == (2, 16)
+    assert source.dtype == torch.long
+    with pytest.raises(ValueError, match="num_classes: transformer has no such size; its sizes: source_vocabulary, "):
+        models.build("transformer", num_classes=10)
+    assert models.forms("yolo_v3") == ["voc"]
+    assert models.sizes("yolo_v3") == {"num_classes": 20, "in_channels": 3}
+
+
 def test_unknown_name_lists_the_known_ones() -> None:
     for function in (models.build, models.forms, models.sizes, models.example_inputs):
         with pytest.raises(ValueError, match=r"name: .*'resnet21'.*cnn, cnn2, .*resnet14, .*resnet20, .*vgg13"):

@@ -1,6 +1,18 @@
 """The zoo: the papers' networks, one file per family, one registry."""
 
-from adagp.models import cnn, cnn2, densenet, inception_v3, inception_v4, mobilenet, resnet, resnet_cifar, vgg
+from adagp.models import (
+    cnn,
+    cnn2,
+    densenet,
+    inception_v3,
+    inception_v4,
+    mobilenet,
+    resnet,
+    resnet_cifar,
+    transformer,
+    vgg,
+    yolo,
+)
 from adagp.models.registry import build, example_inputs, forms, names, register, sizes
 
 __all__ = [
@@ -18,5 +30,7 @@ __all__ = [
     "resnet",
     "resnet_cifar",
     "sizes",
+    "transformer",
     "vgg",
+    "yolo",
 ]

@@ -1,0 +1,99 @@
+"""YOLO-v3's loss: squared errors of boxes, binary cross-entropies of objectness and of each class."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from adagp.models.yolo.boxes import Grid, anchor_shares, centre_boxes, corners, flatten, grid, iou
+
+_IGNORED = 0.5
+"""A prediction that overlaps an object by more, though another one answers for it, is neither right nor wrong."""
+
+
+def answers(outputs: Sequence[Tensor], targets: Tensor) -> Tensor:
+    """The raw predictions (M, 5 + classes) that answer for the objects: `[:, 5:].argmax(1)` are their classes.
+
+    Args:
+        outputs: Of the network.
+        targets: One row per object, (M, 6): index of the image in the batch, class, and its centre box as shares of
+            the image (x, y, width, height).
+    """
+    return flatten(outputs)[targets[:, 0].long(), _places(outputs, targets)]
+
+
+def loss(outputs: Sequence[Tensor], targets: Tensor) -> Tensor:
+    """The sum over all predictions of an image, averaged over the batch.
+
+    For each object one prediction answers: that of the anchor most like it in shape, in the cell of its centre. All
+    others shall say "nothing", unless they overlap an object well. Small boxes weigh up to twice as much, as an error
+    of a pixel is larger for them.
+
+    Args:
+        outputs: Of the network.
+        targets: Objects of all images, as `answers` takes them; (0, 6) where there are none.
+
+    Raises:
+        ValueError: for targets that are no such rows.
+    """
+    raw, where = flatten(outputs), grid(outputs)
+    _check(targets, images=raw.shape[0], classes=raw.shape[2] - 5)
+    image, place = targets[:, 0].long(), _places(outputs, targets)
+    answer, box = raw[image, place], targets[:, 2:]
+
+    objectness = torch.zeros_like(raw[..., 4])
+    objectness[image, place] = 1
+    judged = ~_overlapping(raw.detach(), where, targets)
+    judged[image, place] = True
+    total = functional.binary_cross_entropy_with_logits(raw[..., 4][judged], objectness[judged], reduction="sum")
+
+    classes = functional.one_hot(targets[:, 1].long(), raw.shape[2] - 5).to(raw.dtype)
+    total = total + functional.binary_cross_entropy_with_logits(answer[:, 5:], classes, reduction="sum")
+
+    offset = box[:, :2] * where.sizes[place] - where.cells[place]
+    scale = (box[:, 2:] / where.anchors[place]).log()
+    errors = torch.cat((answer[:, :2].sigmoid() - offset, answer[:, 2:4] - scale), 1).square().sum(1)
+    total = total + (errors * (2 - box[:, 2] * box[:, 3])).sum()
+    return total / raw.shape[0]
+
+
+def _places(outputs: Sequence[Tensor], targets: Tensor) -> Tensor:
+    """For each object the place, among an image's flat predictions, of the one that answers for it."""
+    anchors = anchor_shares(targets.device)
+    size = targets[:, None, 4:]
+    common = torch.minimum(size, anchors.flatten(0, 1)).prod(-1)
+    union = size.prod(-1) + anchors.flatten(0, 1).prod(-1) - common
+    best = (common / union).argmax(1)
+    scale, anchor = best // anchors.shape[1], best % anchors.shape[1]
+
+    shapes = torch.tensor([output.shape[1:4] for output in outputs], device=targets.device)
+    starts = shapes.prod(1).cumsum(0) - shapes.prod(1)
+    height, width = shapes[scale, 1], shapes[scale, 2]
+    column = (targets[:, 2] * width).long().clamp(max=width - 1)
+    row = (targets[:, 3] * height).long().clamp(max=height - 1)
+    return starts[scale] + (anchor * height + row) * width + column
+
+
+@torch.no_grad()
+def _overlapping(raw: Tensor, where: Grid, targets: Tensor) -> Tensor:
+    """Which predictions (N, P) overlap an object of their image by more than `_IGNORED`."""
+    boxes = corners(centre_boxes(raw, where))
+    objects = corners(targets[:, 2:])
+    found = torch.zeros(raw.shape[:2], dtype=torch.bool, device=raw.device)
+    for image in targets[:, 0].long().unique().tolist():
+        found[image] = (iou(boxes[image], objects[targets[:, 0] == image]) > _IGNORED).any(1)
+    return found
+
+
+def _check(targets: Tensor, *, images: int, classes: int) -> None:
+    if targets.dim() != 2 or targets.shape[1] != 6:
+        raise ValueError(
+            f"targets: expected rows of image, class, x, y, width, height: (M, 6), got {tuple(targets.shape)}"
+        )
+    for column, name, count in ((0, "images", images), (1, "classes", classes)):
+        values = targets[:, column]
+        if ((values < 0) | (values >= count)).any():
+            raise ValueError(f"targets: column {column} must name one of {count} {name}, counted from 0")
+    if ((targets[:, 2:4] < 0) | (targets[:, 2:4] > 1)).any() or (targets[:, 4:] <= 0).any():
+        raise ValueError("targets: boxes must be x, y, width, height as shares of the image, the last two positive")
