@@ -400,7 +400,7 @@ def test_tied_weights_get_one_gradient_and_immediate_is_refused() -> None:
     for _ in range(6):
         gp.step(lambda: model(x).square().mean())
     assert gp.counts()["backprop"] == 3
-    with pytest.raises(ValueError, match="immediate=True: the weight of layer 'table' belongs to another module too"):
+    with pytest.raises(ValueError, match="immediate=True: a parameter of layer 'table' belongs to another module too"):
         AdaGP(model, sgd(model), schedules.fixed(1, 1), immediate=True)
 
 
@@ -553,6 +553,16 @@ def test_immediate_refuses_a_layer_used_twice_on_the_first_batch() -> None:
     gp = AdaGP(model, sgd(model), schedules.ladder(5), immediate=True)
     with pytest.raises(RuntimeError, match="immediate=True: layer 'twice' ran twice"):
         gp.step(lambda: model(torch.randn(2, 5)).mean())
+
+
+def test_immediate_lets_micro_batches_accumulate_in_bp() -> None:
+    model = build()
+    gp = AdaGP(model, sgd(model), schedules.always_backprop(), immediate=True)
+    (x, y), *_ = batches(1)
+    with gp.batch() as batch:
+        for part in (slice(4), slice(4, 8)):
+            batch.backward(loss_of(model, x[part], y[part]))
+    assert gp.counts() == {"backprop": 4}
 
 
 # ---- non-finite numbers

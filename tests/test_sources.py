@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from adagp import AdaGP, Phase, Plan, schedules
 from adagp.kernels import topk_weight_grad
@@ -306,3 +307,160 @@ def test_topk_works_in_a_compiled_model() -> None:
     with gp.batch() as batch:
         batch.backward(loss_of(compiled, x, y))
     assert all(torch.allclose(gradient, expected[name], atol=1e-6) for name, gradient in gradients(model).items())
+
+
+# ---- what else users' models do
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_topk_works_under_activation_checkpointing(reentrant: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 2, 1))
+    x = torch.randn(3, 2, 6, 6)
+
+    def loss(net: nn.Module) -> Tensor:
+        assert isinstance(net, nn.Sequential)
+        hidden = checkpoint(net[1], net[0](x), use_reentrant=reentrant)
+        out: Tensor = net[2](hidden)
+        return out.square().sum()
+
+    true = plain(model, loss)
+    found = under_plan(attach(model, {"1": "topk"}, topk=TopK(k=36)), loss)
+    assert all(torch.allclose(found[name], true[name], rtol=1e-4, atol=1e-4) for name in true)
+
+
+def test_topk_refuses_a_parameter_that_two_modules_own() -> None:
+    tied = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    tied[2].weight = tied[0].weight
+    biases = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    biases[2].bias = biases[0].bias
+    for model in (tied, biases):
+        with pytest.raises(ValueError, match="layer '0' belongs to another module too: give it another source"):
+            attach(model, {"0": "topk"}).batch()
+
+
+def test_topk_refuses_a_forward_that_is_not_torchs() -> None:
+    class Standardised(nn.Conv2d):
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.conv2d(x, self.weight - self.weight.mean())
+
+    class Renamed(nn.Conv2d):
+        """Computes what Conv2d does."""
+
+    with pytest.raises(ValueError, match="layer '0' is Standardised with a forward of its own"):
+        attach(nn.Sequential(Standardised(2, 2, 1)), {"0": "topk"}).batch()
+    attach(nn.Sequential(Renamed(2, 2, 1)), {"0": "topk"}).batch()
+
+
+def test_what_other_hooks_make_of_an_output_does_not_confuse_topk() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    model[0].register_forward_hook(lambda module, inputs, output: output * 3)
+    x = torch.randn(5, 3)
+
+    def loss(net: nn.Module) -> Tensor:
+        out: Tensor = net(x)
+        return out.square().sum()
+
+    true = plain(model, loss)
+    found = under_plan(attach(model, {"0": "topk"}), loss)
+    assert torch.allclose(found["0.weight"], true["0.weight"], atol=1e-4)
+
+
+def test_the_users_own_autograd_calls_do_not_count_for_topk() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    x = torch.randn(5, 3, requires_grad=True)
+
+    def loss(net: nn.Module) -> Tensor:
+        out: Tensor = net(x)
+        torch.autograd.grad(out.sum(), x, retain_graph=True)
+        return out.square().sum()
+
+    true = plain(model, loss)
+    found = under_plan(attach(model, {"0": "topk"}), loss)
+    assert torch.allclose(found["0.weight"], true["0.weight"], atol=1e-5)
+
+
+def test_a_layer_called_by_keyword_is_served() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(self.a(input=x).tanh())  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    model, x = Named(), torch.randn(5, 3)
+
+    def loss(net: nn.Module) -> Tensor:
+        out: Tensor = net(x)
+        return out.square().sum()
+
+    true = plain(model, loss)
+    assert torch.allclose(under_plan(attach(model, {"a": "topk"}), loss)["a.weight"], true["a.weight"], atol=1e-5)
+
+
+def test_mixed_plans_run_their_forward_whatever_skip_forward_says() -> None:
+    model = build()
+    layers = ["0", "3", "7", "9"]
+    gp = AdaGP(model, sgd(model), schedules.approximation("3", layers, "zero"), None, skip_forward=True)
+    for x, y in batches(4):
+        assert gp.step(lambda x=x, y=y: loss_of(model, x, y)) is not None  # type: ignore[misc]
+    assert gp.counts() == {"backprop": 12, "zero": 4}
+
+
+def test_a_scaler_is_left_alone_in_a_batch_without_a_backward() -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    gp = AdaGP(model, sgd(model), schedules.approximation("3", ["0", "1"], "zero"), None)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    x = torch.randn(8, 4)
+    for _ in range(8):
+        gp.step(lambda: model(x).square().mean(), scaler=scaler)
+    assert gp.counts() == {"backprop": 12, "zero": 4}
+
+
+def test_random_counts_the_samples_of_a_batch_once() -> None:
+    torch.manual_seed(0)
+    twice = nn.Linear(120, 120)
+    model = nn.Sequential(twice, nn.Tanh(), twice, nn.Linear(120, 2))
+    x = torch.randn(16, 120)
+    gp = attach(model, {"0": "random"})
+
+    def peeking(net: nn.Module) -> Tensor:
+        with torch.no_grad():
+            net(x)
+        out: Tensor = net(x)
+        return out.square().mean()
+
+    assert abs(float(under_plan(gp, peeking)["0.weight"].std()) * 16 - 1) < 0.03
+    gp.optimizer.zero_grad()
+    with gp.batch() as batch:
+        for part in (slice(8), slice(8, 16)):
+            batch.backward(model(x[part]).square().mean())
+    assert abs(float(gradients(model)["0.weight"].std()) * 16 - 1) < 0.03
+    gp.optimizer.zero_grad()
+    with gp.batch() as batch:
+        batch.backward(model(x[:0]).square().sum())
+    assert twice.weight.grad is None
+
+
+def test_a_state_is_refused_beside_other_options_of_a_source() -> None:
+    saved = attach(build(), {"3": "topk"}, topk=TopK(k=4)).state_dict()
+    with pytest.raises(ValueError, match=r"another sources .*topk\(k=4.*topk\(k=1"):
+        attach(build(), {"3": "topk"}).load_state_dict(saved)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TopK(k=2.5),  # type: ignore[arg-type]
+        lambda: TopK(scale=float("nan")),
+        lambda: Random(std=-1.0),
+        lambda: Random(std=float("nan")),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(make: Callable[[], Source]) -> None:
+    with pytest.raises(ValueError, match=r"(k|scale|std) = "):
+        make()

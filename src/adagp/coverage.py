@@ -195,13 +195,13 @@ def _layer(name: str, module: nn.Module, own: dict[str, nn.Parameter], free: set
     return Layer(name, module, kind, weight, bias, out, fan_in)
 
 
-def weight_used_twice(model: nn.Module, layers: Iterable[Layer]) -> str | None:
-    """The name of a covered layer whose weight another module owns too, or None."""
+def shared_layers(model: nn.Module, layers: Iterable[Layer]) -> list[str]:
+    """The names of the covered layers that have a parameter which another module owns too."""
     owners: dict[int, int] = {}
     for _, _, own in _owners(model):
         for parameter in own.values():
             owners[id(parameter)] = owners.get(id(parameter), 0) + 1
-    return next((layer.name for layer in layers if owners[id(layer.weight)] > 1), None)
+    return [layer.name for layer in layers if any(owners[id(parameter)] > 1 for parameter in layer.parameters())]
 
 
 def uncovered_parameters(model: nn.Module, layers: Iterable[Layer]) -> Iterator[tuple[str, nn.Parameter]]:

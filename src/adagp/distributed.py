@@ -47,10 +47,10 @@ class Ranks:
         distributed.all_reduce(raised, op=distributed.ReduceOp.MAX, group=self._group)
         return bool(raised)
 
-    def total(self, number: int, device: torch.device) -> int:
-        """The sum of a number over all ranks."""
-        if self.count == 1:
-            return number
-        numbers = torch.tensor(float(number), device=device)
-        distributed.all_reduce(numbers, group=self._group)
-        return int(numbers)
+    def totals(self, numbers: Sequence[int], device: torch.device) -> list[int]:
+        """The sum of each number over all ranks, sent as one message."""
+        if self.count == 1 or not numbers:
+            return list(numbers)
+        sums = torch.tensor(list(numbers), device=device)
+        distributed.all_reduce(sums, group=self._group)
+        return [int(number) for number in sums.tolist()]

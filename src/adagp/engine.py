@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from adagp import predictor as predictors
 from adagp import schedules
 from adagp import sources as known_sources
-from adagp.coverage import Coverage, find_layers, uncovered_parameters, weight_used_twice
+from adagp.coverage import Coverage, find_layers, shared_layers, uncovered_parameters
 from adagp.distributed import Ranks, unwrap
 from adagp.layers import Layer
 from adagp.predictor import Lesson, Predictor, Seen
@@ -91,6 +91,7 @@ class AdaGP:
         self._dropped: dict[str, str] = {}
         self._device = self._layers[0].weight.device
         self._by_name = {layer.name: layer for layer in self._layers}
+        self._shared = shared_layers(unwrap(model), self._layers)
         self._uncovered = list(uncovered_parameters(unwrap(model), self._layers))
         self._predictor = predictors.build(predictor) if isinstance(predictor, str) else predictor
         if self._predictor is not None:
@@ -99,7 +100,11 @@ class AdaGP:
         self._refuse_what_cannot_work()
         self._batch: Batch | None = None
         self._force_backprop = False
-        self._hooks = [layer.module.register_forward_hook(_Hook(self, layer)) for layer in self._layers]
+        # Before any other hook, so that what is seen is what the layer itself computed.
+        self._hooks = [
+            layer.module.register_forward_hook(_Hook(self, layer), prepend=True, with_kwargs=True)
+            for layer in self._layers
+        ]
         if self._predictor is not None and "predicted" not in self.schedule.sources:
             logger.info("no plan asks for predictions: the predictor only watches; predictor=None saves its cost")
 
@@ -131,10 +136,9 @@ class AdaGP:
             )
         if not self._immediate:
             return
-        tied = weight_used_twice(unwrap(self.model), self._layers)
-        if tied is not None:
+        if self._shared:
             raise ValueError(
-                f"immediate=True: the weight of layer {tied!r} belongs to another module too, and a weight that is "
+                f"immediate=True: a parameter of layer {self._shared[0]!r} belongs to another module too, and what is "
                 "used twice cannot change between its uses: use immediate=False"
             )
 
@@ -273,7 +277,7 @@ class AdaGP:
         return {
             "predictor": type(self._predictor).__name__,
             "schedule": type(self.schedule).__name__,
-            "sources": ", ".join(sorted(self._sources)),
+            "sources": ", ".join(f"{name}{source.options()}" for name, source in sorted(self._sources.items())),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -323,7 +327,10 @@ class AdaGP:
             )
         strangers = plan.overrides.keys() - {row.layer for row in self._coverage.rows}
         if strangers:
-            raise ValueError(f"the plan of step {self.step_index} names {sorted(strangers)}, which the model has not")
+            raise ValueError(
+                f"the plan of step {self.step_index} names {sorted(strangers)}, which the model has not; its layers "
+                f"are: {', '.join(self._signature)}"
+            )
         for name, source in plan.overrides.items():
             allowed = ("skip",) if plan.phase is Phase.GP else ("backprop", "skip")
             if name not in self._signature and source not in allowed:
@@ -336,11 +343,20 @@ class AdaGP:
             graphs = [name for name, source in chosen.items() if self._sources[source].needs_backward]
             if graphs:
                 raise ValueError(f"a GP plan has no backward, but layer {graphs[0]!r} asks for it: use Phase.BP")
-        reasons = (self._sources[source].refuse(self._by_name[name]) for name, source in chosen.items())
-        reason = next(filter(None, reasons), "")
-        if reason:
-            raise ValueError(f"the plan of step {self.step_index} asks for what cannot be: {reason}")
+        self._refuse_layers(chosen)
         return chosen
+
+    def _refuse_layers(self, chosen: Mapping[str, str]) -> None:
+        """A source may not be able to serve a layer."""
+        for name, source in chosen.items():
+            reason = self._sources[source].refuse(self._by_name[name])
+            if not reason and self._sources[source].needs_error and name in self._shared:
+                reason = (
+                    f"{source} sees one module's share of the gradient, and a parameter of layer {name!r} belongs to "
+                    "another module too: give it another source"
+                )
+            if reason:
+                raise ValueError(f"the plan of step {self.step_index} asks for what cannot be: {reason}")
 
     def _drop(self, layer: Layer, reason: str) -> None:
         """Cover a layer no longer, because the first batches showed that its output is never seen."""
@@ -368,9 +384,11 @@ class Batch:
         self._engine = engine
         self._scaler = scaler
         self._seen: dict[str, list[Seen]] = {}
-        self._samples: dict[str, int] = {}
+        self._samples: dict[str, list[int]] = {}  # of each micro-batch
+        self._micro_batch = 0
         self._recording = False
         self._backward_done = False
+        self._scaled = False
         self._restore = ExitStack()
         self.failed = False
         """Whether a prediction or the loss was not finite in GP; nothing was applied, or nothing more if immediate."""
@@ -383,8 +401,10 @@ class Batch:
         """Whether the forward pass must run: always, unless `skip_forward` and no source looks at an output."""
         engine = self._engine
         chosen = (engine._sources[source] for source in self.source.values())
-        return not engine._skip_forward or any(
-            source.needs_backward or source.needs_output or source.needs_forward for source in chosen
+        return (
+            not engine._skip_forward
+            or self.plan.phase is not Phase.GP
+            or any(source.needs_output or source.needs_forward for source in chosen)
         )
 
     def __enter__(self) -> "Batch":
@@ -442,11 +462,13 @@ class Batch:
             else:
                 self._check_finite(loss)
                 if loss.requires_grad:
+                    self._scaled = self._scaler is not None
                     scaled = loss if self._scaler is None else self._scaler.scale(loss)
                     scaled.backward()
                 self._backward_done = True
         finally:
             self._recording = True
+            self._micro_batch += 1
 
     def _check_finite(self, loss: Tensor) -> None:
         if not loss.requires_grad and self._needs_backward():
@@ -477,7 +499,7 @@ class Batch:
             return
         if self.plan.phase is not Phase.GP and not self._backward_done:
             raise RuntimeError(f"a {self.plan.phase.value} batch ended without batch.backward(loss)")
-        if self._scaler is not None and self._backward_done:
+        if self._scaler is not None and self._scaled:
             self._scaler.unscale_(engine.optimizer)
         with torch.no_grad(), _full_precision(engine._device):
             seen = self._agreed()
@@ -525,8 +547,9 @@ class Batch:
             return
         served = [layer for layer in engine._layers if self.source[layer.name] != "backprop"]
         without = [layer for layer in served if not engine._sources[self.source[layer.name]].needs_backward]
+        samples = self._counted([layer.name for layer in without])
         for layer in without:
-            layer.assign(self._gradient(layer, seen.get(layer.name)))
+            layer.assign(self._gradient(layer, seen.get(layer.name), samples.get(layer.name, 0)))
         if self.failed:
             for layer in without:
                 layer.assign(None)
@@ -534,23 +557,27 @@ class Batch:
         for layer in served:
             self._count(layer)
 
-    def _gradient(self, layer: Layer, seen: Seen | None) -> Rows | None:
+    def _counted(self, names: list[str]) -> dict[str, int]:
+        """How many samples went through each layer that wants to know, over all micro-batches and ranks."""
+        engine = self._engine
+        asking = [name for name in names if engine._sources[self.source[name]].needs_forward]
+        totals = engine._ranks.totals([sum(self._samples.get(name, [])) for name in asking], engine._device)
+        return dict(zip(asking, totals, strict=True))
+
+    def _gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
         engine = self._engine
         source = engine._sources[self.source[layer.name]]
-        samples = self._samples.get(layer.name)
-        if source.needs_forward:
-            if samples is None:
-                return None  # the forward did not come by
-            samples = engine._ranks.total(samples, engine._device)
+        if source.needs_forward and not samples:
+            return None  # the forward did not come by
         if source.needs_output:
-            rows: Rows | None = engine._timed(lambda: source.gradient(layer, seen, samples or 0))
+            rows: Rows | None = engine._timed(lambda: source.gradient(layer, seen, samples))
             # The sum is finite only if all entries are, and needs no memory of the rows' size.
             if rows is not None and not all(bool(block.sum().isfinite()) for block in rows.blocks()):
                 logger.warning("step %d: the prediction for layer %r is not finite", self.step_index, layer.name)
                 self.failed = True
                 return None
             return rows
-        return source.gradient(layer, seen, samples or 0)
+        return source.gradient(layer, seen, samples)
 
     def _count(self, layer: Layer) -> None:
         """Count what the optimizer will find: a source that gave nothing was a skip."""
@@ -581,36 +608,55 @@ class Batch:
 
     def step(self) -> None:
         """Step the optimizer as this batch needs it: through the GradScaler only where gradients were scaled."""
-        if self._scaler is not None and self._backward_done:
+        if self._scaler is not None and self._scaled:
             self._scaler.step(self._engine.optimizer)
             self._scaler.update()
         else:
             self._engine.optimizer.step()
 
-    def see(self, layer: Layer, inputs: Any, output: Any) -> Tensor | None:
+    def see(self, layer: Layer, layer_input: Any, output: Any) -> Tensor | None:
         """Called by the forward hook of every covered layer; what is returned takes the place of the output."""
         engine = self._engine
-        if not self._recording or layer.name not in engine._by_name:
+        if layer.name not in engine._by_name:
             return None
         source = engine._sources[self.source[layer.name]]
         watched = engine._predictor is not None and (source.needs_graph or source.needs_output)
         if not isinstance(output, Tensor) and (watched or source.needs_error or source.needs_forward):
             raise TypeError(f"layer {layer.name!r} returned {type(output).__name__}, not a tensor: exclude it")
-        if engine._immediate and layer.name in self._samples:
+        if self._recording:  # in backward, activation checkpointing runs layers a second time
+            self._record(layer, output, watched)
+        if source.needs_error and torch.is_grad_enabled():
+            if not isinstance(layer_input, Tensor):
+                raise TypeError(
+                    f"layer {layer.name!r} was called without a tensor as its input: give it another source"
+                )
+            tapped: Tensor = tap(output, layer_input, partial(self._deliver, layer, source))
+            return tapped
+        return None
+
+    def _deliver(self, layer: Layer, source: Source, layer_input: Tensor, error: Tensor) -> None:
+        """Hand a layer's error to its source: what `backward` brings, not what the user's own autograd calls do."""
+        if not self._recording:
+            source.receive(layer, layer_input, error)
+
+    def _record(self, layer: Layer, output: Any, watched: bool) -> None:
+        """Take in what a layer's forward shows."""
+        now = self._engine._immediate and self.plan.phase is Phase.GP
+        # Known at the first batch, before anything is updated too early; a next micro-batch is no second use but in GP.
+        again = len(self._samples.get(layer.name, [])) > (0 if now else self._micro_batch)
+        if self._engine._immediate and again:
             raise RuntimeError(
                 f"immediate=True: layer {layer.name!r} ran twice in one batch, and its weight cannot change between "
                 "its uses: use immediate=False"
             )
-        samples = layer.samples(output) if isinstance(output, Tensor) else 1
-        self._samples[layer.name] = self._samples.get(layer.name, 0) + samples
+        # A layer that runs twice in a micro-batch sees the same samples twice.
+        samples = self._samples.setdefault(layer.name, [])
+        samples += [0] * (self._micro_batch + 1 - len(samples))
+        samples[-1] = max(samples[-1], layer.samples(output) if isinstance(output, Tensor) else 1)
         if watched:
             self._watch(layer, output)
-        if engine._immediate and self.plan.phase is Phase.GP:
+        if now:
             self._update_now(layer)
-        if source.needs_error and torch.is_grad_enabled():
-            tapped: Tensor = tap(output, inputs[0], partial(source.receive, layer))
-            return tapped
-        return None
 
     def _watch(self, layer: Layer, output: Tensor) -> None:
         """Let the predictor see an output."""
@@ -627,8 +673,9 @@ class Batch:
         engine = self._engine
         parts = self._seen.get(layer.name)
         seen = Seen(engine._ranks.average([parts[0].output])[0]) if parts else None
+        samples = self._counted([layer.name]).get(layer.name, 0)
         with _full_precision(engine._device):
-            layer.assign(self._gradient(layer, seen))
+            layer.assign(self._gradient(layer, seen, samples))
         self._count(layer)
         engine.optimizer.step()
         layer.assign(None)
@@ -653,9 +700,9 @@ class _Hook:
     def __init__(self, engine: AdaGP, layer: Layer) -> None:
         self._engine, self._layer = engine, layer
 
-    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Tensor | None:
+    def __call__(self, module: nn.Module, inputs: Any, named: dict[str, Any], output: Any) -> Tensor | None:
         if self._engine._batch is not None and module is self._layer.module:
-            return self._engine._batch.see(self._layer, inputs, output)
+            return self._engine._batch.see(self._layer, inputs[0] if inputs else named.get("input"), output)
         return None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Hook":
@@ -668,5 +715,5 @@ class _Hook:
 class _NoHook:
     """What a `_Hook` becomes in a pickled model."""
 
-    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
+    def __call__(self, module: nn.Module, inputs: Any, named: dict[str, Any], output: Any) -> None:
         """Do nothing."""

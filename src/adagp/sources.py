@@ -40,6 +40,10 @@ class Source:
         """The rows for this batch of so many samples, or None to leave the layer alone."""
         raise NotImplementedError
 
+    def options(self) -> str:
+        """The source's options in brackets, empty where it has none: a saved state is only loaded beside the same."""
+        return ""
+
     def refuse(self, layer: Layer) -> str:
         """Why this source cannot serve a layer, with the remedy; empty where it can."""
         return ""
@@ -94,11 +98,12 @@ class Zero(Source):
 class Random(Source):
     """Normal numbers, drawn anew every batch (paper 003, section 2.2)."""
 
-    needs_forward = True  # the batch's size is only known from it
-
     def __init__(self, std: float | None = None, seed: int = 0) -> None:
         """`std` defaults to one over the number of samples in the batch; the generator is the source's own."""
+        if std is not None and not 0 <= std < float("inf"):
+            raise ValueError(f"std = {std}: a standard deviation is 0 or more, and finite")
         self._std, self._seed = std, seed
+        self.needs_forward = std is None  # the batch's size is only known from it
         self._generator: torch.Generator | None = None
         self._saved: Tensor | None = None
 
@@ -111,6 +116,10 @@ class Random(Source):
             return torch.randn(layer.out, columns, generator=generator, device=layer.weight.device).mul_(std)
 
         return Rows(draw(layer.fan_in), None if layer.bias is None else draw(1))
+
+    def options(self) -> str:
+        """The standard deviation and the seed."""
+        return f"(std={self._std}, seed={self._seed})"
 
     def _on(self, device: torch.device) -> torch.Generator:
         """The generator; made with the first draw, because only then the device is known."""
@@ -132,7 +141,8 @@ class Random(Source):
 class TopK(Source):
     """The k largest output gradients per sample and channel stand for all (paper 003, section 2.3).
 
-    The bias gradient is the sum of all of them and stays exact.
+    The bias gradient is the sum of all of them and stays exact. A loss that contains gradients (`create_graph`) is not
+    served: what reaches the weight by the second derivative is left out.
     """
 
     needs_error = True
@@ -144,20 +154,29 @@ class TopK(Source):
             k: Entries kept per sample and output channel; all of them give the exact gradient.
             scale: The paper multiplies by 1 / batch; a torch loss that averages over the batch has done so already.
         """
-        if k < 1:
-            raise ValueError(f"k = {k}: at least one entry per sample and channel must be kept")
+        if type(k) is not int or k < 1:
+            raise ValueError(f"k = {k}: a whole number of at least one entry per sample and channel must be kept")
+        if not 0 < scale < float("inf"):
+            raise ValueError(f"scale = {scale}: must be a positive number")
         self._k, self._scale = k, scale
+
+    def options(self) -> str:
+        """How many are kept, and the factor."""
+        return f"(k={self._k}, scale={self._scale})"
 
     def gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
         """What `receive` put into `.grad`."""
         return layer.gradient()
 
     def refuse(self, layer: Layer) -> str:
-        """Only layers that slide one weight over positions can be served."""
-        if isinstance(layer.module, nn.Conv2d | nn.Linear):
+        """Only layers that slide one weight over positions can be served, and only if they compute what torch's do."""
+        kind = type(layer.module)
+        if kind.forward in (nn.Conv2d.forward, nn.Linear.forward):
             return ""
-        kind = type(layer.module).__name__
-        return f"topk serves Conv2d and Linear, and layer {layer.name!r} is {kind}: give it another source"
+        own = "" if not isinstance(layer.module, nn.Conv2d | nn.Linear) else " with a forward of its own"
+        return (
+            f"topk serves Conv2d and Linear, and layer {layer.name!r} is {kind.__name__}{own}: give it another source"
+        )
 
     def receive(self, layer: Layer, layer_input: Tensor, error: Tensor) -> None:
         """Add the sparse weight gradient and the exact bias gradient."""

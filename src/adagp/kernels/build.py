@@ -26,9 +26,16 @@ class CannotBuildError(RuntimeError):
 
 
 def cache_folder() -> Path:
-    """Where compiled libraries are kept: the user's cache."""
+    """Where compiled libraries are kept: the user's cache.
+
+    Raises:
+        CannotBuildError: The user has no home.
+    """
     root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "adagp"
+    try:
+        return (Path(root) if root else Path.home() / ".cache") / "adagp"
+    except RuntimeError as error:
+        raise CannotBuildError(f"there is no cache folder ({error}); set XDG_CACHE_HOME to one") from error
 
 
 def shared_library(source: Path) -> Path:
@@ -64,7 +71,10 @@ def shared_library(source: Path) -> Path:
 def _compiler() -> list[str]:
     named = os.environ.get("CXX")
     if named:
-        return shlex.split(named)
+        try:
+            return shlex.split(named)
+        except ValueError as error:
+            raise CannotBuildError(f"CXX={named!r} names no compiler ({error}); mend or unset it") from error
     for name in _COMPILERS:
         if shutil.which(name):
             return [name]
