@@ -89,4 +89,4 @@ def test_bad_arguments_are_refused_by_name() -> None:
 
 def test_schedules_and_sources_agree_on_who_needs_the_error() -> None:
     built = build(schedules.SOURCES - {"predicted"}, None, {})
-    assert {name for name, source in built.items() if source.needs_backward} == schedules.NEEDS_ERROR
+    assert {name for name, source in built.items() if source.needs_backward} == schedules.NEEDS_BACKWARD

@@ -76,6 +76,7 @@ def test_columns_are_aligned() -> None:
     [
         ("", r"table: is empty.*'layer 1 2 3 4'"),
         ("# nothing\n\n", "table: is empty"),
+        ("mine.txt", r"table: is a single line: give the table itself, for example Path\('mine.txt'\).read_text\(\)"),
         ("layer 1 2\n", "table: has a header and no rows"),
         ("a zero\n", r"line 1: the header is 'a zero'.*'layer 1 2 3'"),
         ("layer\na\n", "line 1: the header is 'layer'"),

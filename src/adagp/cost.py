@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from adagp.coverage import find_layers, uncovered_parameters
 from adagp.layers import kind_of
-from adagp.schedules import NEEDS_ERROR, Phase, Plan, always_backprop
+from adagp.schedules import NEEDS_BACKWARD, Phase, Plan, always_backprop
 
 PREDICTOR_FEATURES = 17
 """Of the default predictor: a grid of 4 x 4 and a constant."""
-_NEEDS_FORWARD = frozenset({"predicted", "random"})
+_SEES_OUTPUTS = frozenset({"predicted", "random"})
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,8 @@ class CostModel:
     def relative(self, schedule: Callable[[int], Plan], steps: Iterable[int]) -> float:
         """Multiply-adds of these batches under a schedule, over those of as many plain BP batches."""
         costs = [self.plan_cost(schedule(step)) for step in steps]
+        if not costs:
+            raise ValueError("steps: there are none to count; give for example range(8)")
         return sum(costs) / (len(costs) * self._plain)
 
     def layers(self, plan: Plan) -> dict[str, LayerCost]:
@@ -87,14 +89,14 @@ class CostModel:
         covered = tuple(plan.source(name) for name in self._layers)
         key = (plan.phase.value, *covered, *(plan.source_of_uncovered(name) for name, _ in self._uncovered))
         if key not in self._known:
-            nothing = plan.phase is Phase.GP and not _NEEDS_FORWARD.intersection(covered)
+            nothing = plan.phase is Phase.GP and not _SEES_OUTPUTS.intersection(covered)
             self._known[key] = {name: LayerCost() for name in self._layers} if nothing else self._trace(plan)
         return self._known[key]
 
     def _trace(self, plan: Plan) -> dict[str, LayerCost]:
         for name, layer in self._layers.items():
             for parameter in layer.parameters():
-                parameter.requires_grad_(plan.source(name) in NEEDS_ERROR)
+                parameter.requires_grad_(plan.source(name) in NEEDS_BACKWARD)
         for name, parameter in self._uncovered:
             parameter.requires_grad_(plan.source_of_uncovered(name) == "backprop")
         found: dict[str, LayerCost] = {}

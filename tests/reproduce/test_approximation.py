@@ -22,7 +22,7 @@ def call(*words: str) -> Result:
 
 
 def result(accuracy: float, seconds: float) -> dict[str, Any]:
-    return {"test_accuracy": accuracy, "train_seconds": seconds}
+    return {"test_accuracy": accuracy, "train_seconds": seconds, "diverged": None}
 
 
 def test_tables_three_and_five_share_their_runs() -> None:
@@ -70,6 +70,9 @@ def test_speed_ups_and_losses_are_computed_from_all_seeds() -> None:
     assert rows["zero"] == ("89.00", "+25.0", "+7.1", "+2.00", "+1.50")
     assert rows["resnet14, full gradient"] == ("80.00", "+100.0", "+22.0", "+11.00", "+1.00")
     assert "a scale; 2 seeds" in table.notes[0]
+    results[label("resnet20", "zero", "1", 1)]["diverged"] = "at step 3"
+    (table,) = approximation.accuracy_tables([3], results, [0, 1], "a scale")
+    assert {row[0]: row[1:3] for row in table.rows}["zero"] == ("89.00 (1 diverged)", "-")
 
 
 def test_table_one_sets_ours_beside_the_papers() -> None:

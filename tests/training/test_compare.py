@@ -100,7 +100,7 @@ def test_unusable_settings(names: tuple[str, ...], seeds: tuple[int, ...], budge
     [
         ({"steps": 20}, ("bp", "skip"), 3.0, "steps = 20 and a budget.*give one"),
         ({"predictor": "trusted"}, ("bp", "adagp", "adagp-paper"), None, "adagp-paper something else.*leave"),
-        ({"predictor": "paper"}, ("bp", "skip"), None, "change nothing.*adagp, adaptive and prefix"),
+        ({"predictor": "paper"}, ("bp", "skip"), None, "change nothing.*adagp, adaptive, prefix"),
     ],
 )
 def test_a_recipe_that_would_be_ignored_or_mislabelled(
@@ -191,7 +191,7 @@ def test_compare_whole_and_interrupted(tmp_path: Path, recipe: Recipe, digits: D
     with pytest.raises(RunFolderError, match="--resume"):
         compare(settings, digits, folder, device=CPU, observer=Observer(), interrupt=Interrupt())
     other = Settings(settings.recipe, settings.methods, (0, 2))
-    with pytest.raises(RunFolderError, match="different: seeds"):
+    with pytest.raises(RunFolderError, match=r"seeds \(0, 2\) against \(0, 1\)"):
         compare(other, digits, folder, device=CPU, observer=Observer(), interrupt=Interrupt(), resume=True)
     assert stored_settings(folder) == settings
     resumed = compare(settings, digits, folder, device=CPU, observer=Observer(), interrupt=Interrupt(), resume=True)
@@ -363,11 +363,18 @@ def test_verdict_under_a_budget_takes_bp_as_the_rival() -> None:
     assert "Verdict: adagp was better than skip: its predictions paid" in verdict(outcomes)
 
 
+def test_an_impossible_difference_is_not_asked_for() -> None:
+    wide = verdict([outcome("adagp", 0.1, 0.9), outcome("skip", 0.9, 0.1)])
+    assert "no difference that 2 seeds can show; they differ too much: run more" in wide
+
+
 def test_approximations_are_held_against_short_bp_alone() -> None:
     outcomes = [outcome("bp", 0.9, 0.9), outcome("skip", 0.99, 0.99), outcome("zero", 0.9, 0.9)]
     assert "No short-bp took part, so it is open whether the approximations earned anything." in verdict(outcomes)
     text = verdict([*outcomes, outcome("short-bp", 0.8, 0.8)])
     assert "Verdict: zero was better than short-bp: its approximations paid." in text
+    on_ladder = verdict([outcome("skip", 0.99, 0.99), outcome("prefix-zero", 0.9, 0.9)])
+    assert "Verdict: prefix-zero was worse than skip: its approximations are not shown to pay" in on_ladder
 
 
 def test_verdict_without_adagp() -> None:

@@ -1,6 +1,7 @@
 """Methods that approximate: the right layers in the right batches, in real runs, resumed and compared."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from adagp.training import Recipe, RecipeError, Run, Settings, compare
 from adagp.training.calibrate import Calibration, expected_seconds, phase_counts
 from adagp.training.interrupt import Interrupt
 from adagp.training.observers import Observer
-from adagp.training.planning import approximation_problem, batch_kind, distinct_plans, middle, outline
+from adagp.training.planning import batch_kind, middle, outline, plan_shares, unused_options
 
 TABLE = """layer            1         2          3
 features.0       backprop  zero       backprop
@@ -96,25 +97,43 @@ def test_topk_takes_its_k_and_scale_from_the_recipe(recipe: Recipe, digits: Data
 
 
 @pytest.mark.parametrize(
-    ("methods", "schedule", "message"),
+    ("methods", "changes", "message"),
     [
-        (("bp", "adagp"), "1", "schedule would change nothing for bp, adagp: it is for zero, random, topk, table"),
-        (("zero",), "4", "unknown schedule '4': choose one of 1, 2, 3, second-layer, ladder"),
-        (("table",), None, "method table needs a table"),
-        (("table",), "2", "method table needs a table"),
-        (("bp", "zero"), TABLE, "for a table take method table"),
-        (("topk",), "ladder", "the ladder's GP batches have none"),
+        (
+            ("bp", "adagp"),
+            {"schedule": "1"},
+            "schedule would change nothing for bp, adagp: it is for zero, random, topk",
+        ),
+        (("zero",), {"schedule": "4"}, "unknown schedule '4': choose one of 1, 2, 3, second-layer"),
+        (("table",), {}, "method table needs a table"),
+        (("table",), {"schedule": "2"}, "method table needs a table"),
+        (("bp", "zero"), {"schedule": TABLE}, "for a table take table"),
+        (("topk",), {"schedule": "ladder"}, "unknown schedule 'ladder'"),
+        (("bp", "zero"), {"topk": 4}, "topk and topk_scale would change nothing for bp, zero"),
+        (("bp", "random"), {"topk_scale": 0.5}, "topk and topk_scale would change nothing"),
+        (("topk",), {"until": "stem"}, "until would change nothing for topk: it is for prefix"),
+        (("bp", "skip"), {"predictor": "paper"}, "predictor = paper would change nothing for bp, skip"),
+        (("table",), {"schedule": "layer 1\n* zero\n", "predictor": "paper"}, "predictor = paper would change nothing"),
     ],
 )
-def test_schedules_of_no_use_are_refused(methods: tuple[str, ...], schedule: str | None, message: str) -> None:
-    assert message in (approximation_problem(methods, schedule) or "")
-    with pytest.raises(RecipeError, match=message[:20]):
-        Settings(Recipe(schedule=schedule), methods, (0,))
+def test_options_of_no_use_are_refused(methods: tuple[str, ...], changes: dict[str, Any], message: str) -> None:
+    recipe = Recipe(**changes)
+    assert message in "; ".join(unused_options(methods, recipe))
+    with pytest.raises(RecipeError, match=message.split("'")[0]):
+        Settings(recipe, methods, (0,))
 
 
-@pytest.mark.parametrize("schedule", [None, "1", "2", "3", "second-layer", "ladder"])
-def test_schedules_of_use_are_not(schedule: str | None) -> None:
-    assert approximation_problem(("bp", "zero", "random"), schedule) is None
+@pytest.mark.parametrize(
+    ("methods", "changes"),
+    [
+        *((("bp", "zero", "random"), {"schedule": name}) for name in (None, "1", "2", "3", "second-layer")),
+        (("bp", "topk"), {"topk": 4, "topk_scale": 0.5}),
+        (("table",), {"schedule": TABLE, "topk": 4, "predictor": "paper"}),
+        (("prefix-zero", "adagp-paper"), {"until": "stem", "predictor": "paper"}),
+    ],
+)
+def test_options_of_use_are_not(methods: tuple[str, ...], changes: dict[str, Any]) -> None:
+    assert unused_options(methods, Recipe(**changes)) == []
 
 
 def test_costs_are_counted_by_kind() -> None:
@@ -125,9 +144,26 @@ def test_costs_are_counted_by_kind() -> None:
     assert next(outline("resnet20").parameters()).is_meta
 
 
-def test_distinct_plans_leave_notes_aside() -> None:
+def test_plan_shares_leave_notes_aside_and_see_a_whole_cycle() -> None:
     ladder = schedules.ladder(1, warmup_epochs=2, rung_epochs=10)
-    assert [plan.phase for plan in distinct_plans(ladder, 2)] == [Phase.GP, Phase.BP]
+    assert [plan.phase for plan, _ in plan_shares(ladder, 2)] == [Phase.GP, Phase.BP]
+    header, cells = " ".join(str(batch) for batch in range(1, 81)), " ".join(["backprop"] * 72 + ["zero"] * 8)
+    table = schedules.from_table(f"layer {header}\na {cells}\n", ["a"])
+    assert [(plan.source("a"), round(share, 6)) for plan, share in plan_shares(table, 0)] == [
+        ("backprop", 0.9),
+        ("zero", 0.1),
+    ]
+
+
+def test_each_seed_draws_its_own_random_gradients(recipe: Recipe, digits: DataSet) -> None:
+    drawn = []
+    for seed in (0, 1):
+        run = Run(recipe.replace(method="random", seed=seed), digits)
+        layer = run.gp._by_name[convolutions("cnn")[1]]
+        drawn.append(run.gp._sources["random"].gradient(layer, None, 32))
+    assert drawn[0] is not None
+    assert drawn[1] is not None
+    assert not torch.equal(drawn[0].weight, drawn[1].weight)
 
 
 def test_approximations_compare_beside_the_others(recipe: Recipe, digits: DataSet, tmp_path: Path) -> None:

@@ -90,16 +90,14 @@ def compare_command(
     if budget is not None and "epochs" in given:
         raise RecipeError("epochs and --budget both set the length: give one of them")
     base = base_preset(preset, recipe_file)
-    fresh = preset is None and recipe_file is None and not given and not methods_ and not seeds and budget is None
-    if resume and out is not None and fresh:
-        settings = stored_settings(out)
-    else:
-        settings = Settings(
-            recipe=Recipe.from_mapping(given, base.recipe).replace(method="bp", seed=0),
-            methods=tuple(part.strip() for part in methods_.split(",")) if methods_ else base.methods,
-            seeds=numbers("seeds", seeds) if seeds else base.seeds,
-            budget_seconds=budget,
-        )
+    # What is resumed is what the folder holds, but for options that are given: they are then refused by name.
+    held = stored_settings(out) if resume and out is not None and preset is None and recipe_file is None else None
+    settings = Settings(
+        recipe=Recipe.from_mapping(given, held.recipe if held else base.recipe).replace(method="bp", seed=0),
+        methods=tuple(part.strip() for part in methods_.split(",")) if methods_ else (held or base).methods,
+        seeds=numbers("seeds", seeds) if seeds else (held or base).seeds,
+        budget_seconds=held.budget_seconds if held and budget is None else budget,
+    )
     stem = base.name if preset or recipe_file else f"{settings.recipe.data}-{settings.recipe.model}"
     path = out or default_folder(f"compare-{stem}", resume)
     where = chosen_device(device)

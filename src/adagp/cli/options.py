@@ -22,9 +22,7 @@ Batch = Annotated[int | None, typer.Option(help="Images per batch.")]
 Lr = Annotated[float | None, typer.Option(help="Learning rate at the start.")]
 Schedule = Annotated[
     str | None,
-    typer.Option(
-        help=f"For zero, random and topk: {', '.join(APPROXIMATIONS)} (default 1) or ladder; for table: its file."
-    ),
+    typer.Option(help=f"For zero, random and topk: {', '.join(APPROXIMATIONS)} (default 1); for table: its file."),
 ]
 TopK = Annotated[int | None, typer.Option("--topk", help="Output gradients kept per sample and channel by topk.")]
 Until = Annotated[str | None, typer.Option(help="Last layer or module of a prefix. Default: half of the layers.")]

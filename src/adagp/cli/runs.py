@@ -1,6 +1,7 @@
 """What `train` and `compare` share: from options to a recipe, a folder and a device, and the line that resumes."""
 
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def assignments(texts: list[str] | None) -> dict[str, Any]:
 
 def schedule_value(given: str | None) -> str | None:
     """What `--schedule` names: a schedule's name, or the text of the table in that file."""
-    if given is None or given in (*APPROXIMATIONS, "ladder"):
+    if given is None or given in APPROXIMATIONS:
         return given
     path = Path(given)
     if not path.suffix and not path.exists():
@@ -34,9 +35,8 @@ def schedule_value(given: str | None) -> str | None:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(
-            f"schedule file '{given}' cannot be read: {error}; name a table, or one of the schedules"
-        ) from error
+        reason = getattr(error, "strerror", None) or error
+        raise RecipeError(f"schedule file '{given}' cannot be read: {reason}") from error
 
 
 def numbers(option: str, text: str) -> tuple[int, ...]:
@@ -89,7 +89,9 @@ def resume_line(
     command: str, path: Path, device: str | None, root: Path | None, as_json: bool, tensorboard: bool
 ) -> str:
     """The command that continues this run: what the user copies after Ctrl-C."""
-    words = ["adagp", command, "--out", str(path), "--resume"]
+    # Where the command is not on PATH, what was typed to start it is.
+    adagp = "adagp" if shutil.which("adagp") or Path(sys.argv[0]).name != "adagp" else sys.argv[0]
+    words = [adagp, *command.split(), "--out", str(path), "--resume"]
     words += ["--device", device] if device else []
     words += ["--data-root", str(root)] if root else []
     words += ["--json"] if as_json else []

@@ -24,7 +24,7 @@ from adagp.training import Interrupted, Recipe, RecipeError, Run, RunFolder, met
 from adagp.training.interrupt import catch_signals
 from adagp.training.methods import Planning
 from adagp.training.observers import Several
-from adagp.training.planning import DEFAULT_APPROXIMATION, approximation_problem
+from adagp.training.planning import DEFAULT_APPROXIMATION, unused_options
 from adagp.training.runfolder import CHECKPOINT_SECONDS
 from adagp.training.tensorboard import TensorBoard
 
@@ -85,13 +85,9 @@ def train_command(
         recipe = RunFolder(out).recipe()
     else:
         recipe = Recipe.from_mapping(given, base_preset(preset, recipe_file).recipe)
-    unusable = approximation_problem((recipe.method,), recipe.schedule)
-    if unusable is not None:
-        raise RecipeError(unusable)
-    if recipe.predictor is not None and methods.get(recipe.method).predictor is None:
-        raise RecipeError(
-            f"predictor = {recipe.predictor} would change nothing: method {recipe.method} predicts nothing"
-        )
+    problems = unused_options([recipe.method], recipe)
+    if problems:
+        raise RecipeError("; ".join(problems))
     if recipe.method == "short-bp" and recipe.steps is None:
         raise RecipeError(
             "method short-bp gets its length from another method's time: use `adagp compare`, or give --set steps=N"
@@ -142,7 +138,7 @@ def _schedule_line(run: Run) -> str:
         return f"{text}, all by backpropagation"
     if planning is Planning.TABLE:
         return f"{text}, by the table given"
-    if planning is Planning.APPROXIMATION and recipe.schedule != "ladder":
+    if planning is Planning.APPROXIMATION:
         return f"{text}, {recipe.method} in {APPROXIMATIONS[recipe.schedule or DEFAULT_APPROXIMATION]}"
     warmup, rung = run.ladder.warmup_steps / run.steps_per_epoch, run.ladder.rung_steps / run.steps_per_epoch
     text = f"{text}, warm-up {warmup:.2g} epochs"

@@ -113,11 +113,10 @@ def _costs_table(table: int, results: Results, seeds: Sequence[int], scale: str)
     for name, (paper_speed, paper_loss) in PAPER_COSTS[table].items():
         model, method = (name, "bp") if name == SMALLER else (network, name)
         ours = [results[label(model, method, None if method == "bp" else schedule, seed)] for seed in seeds]
-        speed = 100 * (_seconds(full) / _seconds(ours) - 1)
         loss = 100 * (_mean(full) - _mean(ours))
         printed = "< -100" if paper_speed is None else f"{paper_speed:+.1f}"
         shown = PAPER_NAMES.get(name, f"{name}, full gradient")
-        rows.append((shown, _accuracy(ours), f"{speed:+.1f}", printed, f"{loss:+.2f}", f"{paper_loss:+.2f}"))
+        rows.append((shown, _accuracy(ours), _speed_up(full, ours), printed, f"{loss:+.2f}", f"{paper_loss:+.2f}"))
     return Table(
         title=f"Table {table}: {network}, schedule {schedule}",
         columns=("method", "accuracy %", "speed-up %", "paper's", "accuracy loss", "paper's"),
@@ -162,9 +161,17 @@ def _mean(results: Sequence[Mapping[str, Any]]) -> float:
     return fmean(result["test_accuracy"] for result in results)
 
 
+def _speed_up(full: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]) -> str:
+    """In %; none where a run was given up, because it ended early."""
+    if any(result["diverged"] for result in (*full, *ours)):
+        return "-"
+    return f"{100 * (_seconds(full) / _seconds(ours) - 1):+.1f}"
+
+
 def _seconds(results: Sequence[Mapping[str, Any]]) -> float:
     return fmean(result["train_seconds"] for result in results)
 
 
 def _accuracy(results: Sequence[Mapping[str, Any]]) -> str:
-    return f"{100 * _mean(results):.2f}"
+    lost = sum(bool(result["diverged"]) for result in results)
+    return f"{100 * _mean(results):.2f}{f' ({lost} diverged)' if lost else ''}"

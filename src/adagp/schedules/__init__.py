@@ -4,13 +4,22 @@ from adagp.coverage import layer_names
 from adagp.schedules.adaptive import Adaptive, adaptive
 from adagp.schedules.approximation import APPROXIMATIONS, approximate, approximation
 from adagp.schedules.ladder import Ladder, fixed, ladder
-from adagp.schedules.plan import NEEDS_ERROR, SOURCES, Phase, Plan, Repeating, Schedule, always_backprop, from_function
+from adagp.schedules.plan import (
+    NEEDS_BACKWARD,
+    SOURCES,
+    Phase,
+    Plan,
+    Repeating,
+    Schedule,
+    always_backprop,
+    from_function,
+)
 from adagp.schedules.prefix import prefix
 from adagp.schedules.table import from_table, to_table
 
 __all__ = [
     "APPROXIMATIONS",
-    "NEEDS_ERROR",
+    "NEEDS_BACKWARD",
     "SOURCES",
     "Adaptive",
     "Ladder",

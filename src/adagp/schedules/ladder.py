@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from adagp.schedules.plan import NEEDS_ERROR, NO_OVERRIDES, WARMUP, Phase, Plan, Schedule, require, require_source
+from adagp.schedules.plan import NEEDS_BACKWARD, NO_OVERRIDES, WARMUP, Phase, Plan, Schedule, require, require_source
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Ladder(Schedule):
             require(k >= 0 and m >= 0 and k + m > 0, "rungs", f"({k}, {m}) must not be negative or both zero")
         require_source(self.source)
         require(
-            self.source not in NEEDS_ERROR,
+            self.source not in NEEDS_BACKWARD,
             "source",
             f"{self.source} needs a backward, and a GP batch has none: use schedules.approximate",
         )

@@ -12,8 +12,8 @@ from typing import Any
 from adagp.quality import Agreement
 
 SOURCES = frozenset({"backprop", "predicted", "last", "mean", "zero", "random", "topk", "skip"})
-NEEDS_ERROR = frozenset({"backprop", "topk"})
-"""The sources that need the loss's gradient at the layer's output; where no layer has one, there is no backward."""
+NEEDS_BACKWARD = frozenset({"backprop", "topk"})
+"""The sources that need a backward; where no layer has one of them, there is none."""
 NO_OVERRIDES: Mapping[str, str] = {}
 
 
@@ -110,12 +110,12 @@ class Repeating(Schedule):
 
     def __init__(self, plans: Sequence[Plan]) -> None:
         """`plans` are made once; a step only looks one up."""
-        self._plans = tuple(plans)
-        self.sources = frozenset({"backprop"}).union(*(plan.used_sources() for plan in self._plans))
+        self.plans = tuple(plans)
+        self.sources = frozenset({"backprop"}).union(*(plan.used_sources() for plan in self.plans))
 
     def __call__(self, step: int) -> Plan:
         """The plan whose turn it is."""
-        return self._plans[step % len(self._plans)]
+        return self.plans[step % len(self.plans)]
 
 
 def require(holds: bool, argument: str, remedy: str) -> None:

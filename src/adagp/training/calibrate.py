@@ -15,7 +15,7 @@ from adagp.training.interrupt import Interrupt
 from adagp.training.loop import Run
 from adagp.training.methods import Planning
 from adagp.training.observers import Observer
-from adagp.training.planning import batch_kind, build_schedule, distinct_plans, outline
+from adagp.training.planning import batch_kind, build_schedule, outline, plan_shares
 from adagp.training.recipe import Recipe
 
 # The first rounds meet cold caches and an optimizer without state; they are trained but not timed.
@@ -68,24 +68,25 @@ def calibrate(
     # short-bp does what bp does: one measurement, so that noise cannot make them differ.
     measured = tuple(dict.fromkeys("bp" if name == "short-bp" else name for name in names))
     runs: dict[str, Run] = {}
-    plans: dict[str, list[Plan]] = {}
+    shares: dict[str, list[tuple[Plan, float]]] = {}
     for name in measured:
         chosen = recipe.replace(method=name, lr=RESTING_LR)
-        plans[name] = _plans(chosen)
-        runs[name] = Run(chosen, dataset, device=device, schedule=Repeating(plans[name]))
-    times: dict[str, dict[str, list[float]]] = {name: {} for name in measured}
+        shares[name] = _plan_shares(chosen)
+        cycle = Repeating([plan for plan, _ in shares[name]])
+        runs[name] = Run(chosen, dataset, device=device, schedule=cycle)
+    times: dict[str, list[list[float]]] = {name: [[] for _ in shares[name]] for name in measured}
     turn, spent = 0, 0.0
     while turn < WARM_ROUNDS + TIMED_ROUNDS or (spent < LONGEST_SECONDS and turn < WARM_ROUNDS + MOST_TIMED_ROUNDS):
         for name in _rotated(measured, turn):
-            for _ in plans[name]:
+            for of_plan in times[name]:
                 interrupt.check()
                 event = runs[name].step()
                 spent += event.seconds
                 if turn >= WARM_ROUNDS:
-                    times[name].setdefault(event.phase, []).append(event.seconds)
+                    of_plan.append(event.seconds)
         turn += 1
-    seconds = {name: {kind: median(values) for kind, values in times[name].items()} for name in measured}
-    peaks = {name: _peaks(runs[name], plans[name]) for name in measured}
+    seconds = {name: _by_kind(shares[name], [median(of_plan) for of_plan in times[name]]) for name in measured}
+    peaks = {name: _peaks(runs[name], shares[name]) for name in measured}
     for run in runs.values():
         run.gp.remove()
     if "short-bp" in names:
@@ -93,15 +94,26 @@ def calibrate(
     return Calibration(seconds, peaks, f"median of {turn - WARM_ROUNDS} batches of each plan, methods in turn")
 
 
-def _plans(recipe: Recipe) -> list[Plan]:
-    """One of each plan that the recipe's runs follow after their warm-up, to time all of them within a few batches."""
+def _plan_shares(recipe: Recipe) -> list[tuple[Plan, float]]:
+    """Each plan that the recipe's runs follow after their warm-up, to time all of them within a few batches."""
     schedule = build_schedule(_estimated(recipe), outline(recipe.model), FAR, FAR)
-    return distinct_plans(schedule, recipe.ladder(FAR, FAR).warmup_steps)
+    return plan_shares(schedule, recipe.ladder(FAR, FAR).warmup_steps)
 
 
-def _peaks(run: Run, plans: list[Plan]) -> dict[str, int]:
+def _by_kind(shares: list[tuple[Plan, float]], seconds: list[float]) -> dict[str, float]:
+    """What a batch of each kind takes on average: plans of one kind may differ, and some are more frequent."""
+    total: dict[str, float] = {}
+    weight: dict[str, float] = {}
+    for (plan, share), taken in zip(shares, seconds, strict=True):
+        kind = batch_kind(plan)
+        total[kind] = total.get(kind, 0.0) + share * taken
+        weight[kind] = weight.get(kind, 0.0) + share
+    return {kind: total[kind] / weight[kind] for kind in total}
+
+
+def _peaks(run: Run, shares: list[tuple[Plan, float]]) -> dict[str, int]:
     found: dict[str, int] = {}
-    for plan in plans:
+    for plan, _ in shares:
         found[batch_kind(plan)] = max(found.get(batch_kind(plan), 0), run.peak_bytes())
     return found
 
@@ -128,7 +140,7 @@ def expected_seconds(calibration: Calibration, recipe: Recipe, total_steps: int,
     """Seconds a run of `total_steps` batches takes at the calibrated costs."""
     costs = calibration.seconds[recipe.method]
     counts = phase_counts(recipe, total_steps, steps_per_epoch)
-    return sum(costs.get(phase, 0.0) * count for phase, count in counts.items())
+    return sum(costs[kind] * count for kind, count in counts.items() if count)
 
 
 def steps_within(calibration: Calibration, recipe: Recipe, budget_seconds: float, steps_per_epoch: int) -> int:

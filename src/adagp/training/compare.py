@@ -18,7 +18,7 @@ from adagp.training.files import strict
 from adagp.training.interrupt import Interrupt
 from adagp.training.loop import Run, steps_per_epoch
 from adagp.training.observers import Observer
-from adagp.training.planning import approximation_problem
+from adagp.training.planning import unused_options
 from adagp.training.recipe import Recipe
 from adagp.training.runfolder import CHECKPOINT_SECONDS, RunFolder, make_folder, read_file, write_file
 from adagp.training.turns import take_turns
@@ -73,22 +73,15 @@ class Settings:
             problems.append(
                 f"steps = {self.recipe.steps} and a budget of seconds both set the length: give one of them"
             )
-        problems += self._predictor_problems()
-        unused = None if unknown else approximation_problem(self.methods, self.recipe.schedule)
-        problems += [unused] if unused else []
+        if not unknown:
+            problems += unused_options(self.methods, self.recipe)
+        chosen = self.recipe.predictor
+        if "adagp-paper" in self.methods and chosen not in (None, methods.get("adagp-paper").predictor):
+            problems.append(
+                f"predictor = {chosen} would make adagp-paper something else: leave adagp-paper or predictor out"
+            )
         if problems:
             raise RecipeError("; ".join(problems))
-
-    def _predictor_problems(self) -> list[str]:
-        """A predictor is for the methods that have no other in their name."""
-        chosen = self.recipe.predictor
-        if chosen is None:
-            return []
-        if "adagp-paper" in self.methods and chosen != methods.get("adagp-paper").predictor:
-            return [f"predictor = {chosen} would make adagp-paper something else: leave adagp-paper or predictor out"]
-        if not {"adagp", "adaptive", "prefix"} & set(self.methods):
-            return [f"predictor = {chosen} would change nothing: it is for adagp, adaptive and prefix; add one of them"]
-        return []
 
     @property
     def short_reference(self) -> str | None:
@@ -285,11 +278,14 @@ def _holds(settings: Settings, path: Path, *, resume: bool) -> bool:
         raise RunFolderError(
             f"folder '{path}' already holds a comparison: add --resume to continue it, or choose another --out"
         )
-    stored = stored_settings(path).to_dict()
-    different = [name for name, value in settings.to_dict().items() if stored[name] != value]
+    stored = stored_settings(path)
+    different = settings.recipe.differences(stored.recipe)
+    for name in ("methods", "seeds", "budget_seconds"):
+        mine, theirs = getattr(settings, name), getattr(stored, name)
+        different += [f"{name} {mine!r} against {theirs!r}"] if mine != theirs else []
     if different:
         raise RunFolderError(
-            f"folder '{path}' holds another comparison (different: {', '.join(different)}): resume without these "
+            f"folder '{path}' holds another comparison ({', '.join(different)}): resume without these "
             "options, or choose another --out"
         )
     return True

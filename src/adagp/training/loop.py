@@ -15,7 +15,7 @@ from torch.nn import functional
 from adagp import AdaGP, NonFiniteError, models, schedules
 from adagp.data import Batches, DataSet
 from adagp.schedules import Schedule
-from adagp.sources import TopK
+from adagp.sources import Random, Source, TopK
 from adagp.training import lr, methods
 from adagp.training.clock import clock
 from adagp.training.errors import CheckpointError, DivergedError, RecipeError, TrainingError
@@ -124,7 +124,7 @@ class Run:
                     self.optimizer,
                     self.schedule,
                     predictor=(recipe.predictor or method.predictor or "trusted") if predicts else None,
-                    sources={"topk": TopK(recipe.topk, recipe.topk_scale)} if "topk" in self.schedule.sources else None,
+                    sources=_sources(recipe, self.schedule),
                     include=recipe.include,
                     exclude=recipe.exclude,
                     immediate=recipe.immediate,
@@ -407,6 +407,12 @@ def _test_batches(recipe: Recipe, dataset: DataSet) -> Batches:
 def _build_model(recipe: Recipe, dataset: DataSet) -> nn.Module:
     model = models.build(recipe.model, num_classes=dataset.num_classes, in_channels=dataset.channels)
     return model.to(memory_format=torch.channels_last) if recipe.channels_last else model  # type: ignore[call-overload]
+
+
+def _sources(recipe: Recipe, schedule: Schedule) -> dict[str, Source]:
+    """The sources with options; each seed draws its own random gradients."""
+    built: dict[str, Source] = {"topk": TopK(recipe.topk, recipe.topk_scale), "random": Random(seed=recipe.seed)}
+    return {name: source for name, source in built.items() if name in schedule.sources}
 
 
 def _build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:

@@ -1,13 +1,13 @@
 """From a recipe to the schedule its method follows on a model, and what its batches are called in figures."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
 from torch import nn
 
 from adagp import models, schedules
-from adagp.schedules import APPROXIMATIONS, Ladder, Phase, Plan, Schedule
+from adagp.schedules import APPROXIMATIONS, Ladder, Phase, Plan, Repeating, Schedule
 from adagp.training import methods
 from adagp.training.methods import Planning
 from adagp.training.recipe import Recipe
@@ -45,12 +45,9 @@ def build_schedule(recipe: Recipe, model: nn.Module, total_steps: int, steps_per
                 model, recipe.until or middle(recipe, model), ladder, recipe.include, recipe.exclude
             )
         case Planning.APPROXIMATION:
-            name = recipe.schedule or DEFAULT_APPROXIMATION
-            if name == "ladder":
-                return _ladder(recipe, total_steps, steps_per_epoch)
             # The paper counts convolutions only.
             layers = schedules.layer_names(model, recipe.include or "Conv", recipe.exclude)
-            return schedules.approximation(name, layers, method.source or "")
+            return schedules.approximation(recipe.schedule or DEFAULT_APPROXIMATION, layers, method.source or "")
         case Planning.TABLE:
             return schedules.from_table(
                 recipe.schedule or "", schedules.layer_names(model, recipe.include, recipe.exclude)
@@ -77,32 +74,55 @@ def middle(recipe: Recipe, model: nn.Module) -> str:
     return layers[(len(layers) - 1) // 2]
 
 
-def distinct_plans(schedule: Callable[[int], Plan], start: int, count: int = 64) -> list[Plan]:
-    """The different plans among `count` steps from `start`, in order of appearance; notes make no difference."""
-    found: dict[tuple[object, ...], Plan] = {}
+def plan_shares(schedule: Callable[[int], Plan], start: int, count: int = 64) -> list[tuple[Plan, float]]:
+    """The different plans a schedule follows from `start` on, in order of appearance, each with its share of batches.
+
+    A repeating schedule is looked at for one whole cycle, any other for `count` steps. Notes make no difference.
+    """
+    if isinstance(schedule, Repeating):
+        count = len(schedule.plans)
+    found: dict[tuple[object, ...], tuple[Plan, float]] = {}
     for step in range(start, start + count):
         plan = schedule(step)
-        found.setdefault((plan.phase, plan.default, tuple(plan.overrides.items())), plan)
+        key = (plan.phase, plan.default, tuple(plan.overrides.items()))
+        first, share = found.get(key, (plan, 0.0))
+        found[key] = (first, share + 1 / count)
     return list(found.values())
 
 
-def approximation_problem(names: tuple[str, ...], schedule: str | None) -> str | None:
-    """Why a recipe's schedule is of no use to these methods, or None."""
-    users = [name for name in names if methods.get(name).planning in (Planning.APPROXIMATION, Planning.TABLE)]
-    if schedule is not None and not users:
-        able = [
-            name for name in methods.names() if methods.get(name).planning in (Planning.APPROXIMATION, Planning.TABLE)
+def unused_options(names: Sequence[str], recipe: Recipe) -> list[str]:
+    """What a recipe sets that none of these methods looks at, or cannot use, in words."""
+    plannings = {methods.get(name).planning for name in names}
+    problems = _schedule_problems(names, recipe.schedule)
+    cells = recipe.schedule if Planning.TABLE in plannings and recipe.schedule else ""
+    if (recipe.topk != 1 or recipe.topk_scale != 1) and "topk" not in names and "topk" not in cells:
+        problems.append(_of_no_use("topk and topk_scale", names, "topk and for tables with topk in them"))
+    if recipe.until is not None and Planning.PREFIX not in plannings:
+        problems.append(_of_no_use("until", names, "prefix and prefix-zero"))
+    chosen = {"adagp", "adaptive", "prefix"} & set(names) or ("adagp-paper" in names and recipe.predictor == "paper")
+    if recipe.predictor is not None and not chosen and "predicted" not in cells:
+        able = "adagp, adaptive, prefix and for tables with predicted in them"
+        problems.append(_of_no_use(f"predictor = {recipe.predictor}", names, able))
+    return problems
+
+
+def _schedule_problems(names: Sequence[str], schedule: str | None) -> list[str]:
+    approximating = [name for name in names if methods.get(name).planning is Planning.APPROXIMATION]
+    is_table = schedule is not None and "\n" in schedule
+    if "table" in names and not is_table:
+        return ["method table needs a table as its schedule: name its file by --schedule (see `adagp schedule show`)"]
+    if approximating and is_table:
+        return [
+            f"method {approximating[0]} takes a schedule by name ({', '.join(APPROXIMATIONS)}); for a table take table"
         ]
-        return f"schedule would change nothing for {', '.join(names)}: it is for {', '.join(able)}"
-    for name in users:
-        planning = methods.get(name).planning
-        if planning is Planning.TABLE and (schedule is None or "\n" not in schedule):
-            return "method table needs a table as its schedule: name its file by --schedule (see `adagp schedule show`)"
-        known = (*APPROXIMATIONS, "ladder")
-        if planning is Planning.APPROXIMATION and schedule is not None and schedule not in known:
-            if "\n" in schedule:
-                return f"method {name} takes a schedule by name ({', '.join(known)}): for a table take method table"
-            return f"unknown schedule '{schedule}': choose one of {', '.join(known)}, or method table with a file"
-        if name == "topk" and schedule == "ladder":
-            return "topk needs a backward, and the ladder's GP batches have none: choose a schedule 1, 2 or 3"
-    return None
+    if approximating and schedule is not None and schedule not in APPROXIMATIONS:
+        return [
+            f"unknown schedule '{schedule}': choose one of {', '.join(APPROXIMATIONS)}, or method table with a file"
+        ]
+    if schedule is not None and not approximating and "table" not in names:
+        return [_of_no_use("schedule", names, "zero, random, topk and table")]
+    return []
+
+
+def _of_no_use(what: str, names: Sequence[str], able: str) -> str:
+    return f"{what} would change nothing for {', '.join(names)}: it is for {able}"

@@ -4,11 +4,14 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import NormalDist
 
+from adagp.training import methods
+from adagp.training.methods import Planning
 from adagp.training.statistics import standard_deviation, t_quantile
 
-PREDICTING = ("adagp", "adagp-paper", "adaptive", "prefix")
-APPROXIMATING = ("zero", "random", "topk", "prefix-zero", "table")
-REFERENCES = (*PREDICTING, *APPROXIMATING)
+BASELINES = ("skip", "mean", "last", "momentum")
+REFERENCES = tuple(
+    name for name in methods.names() if name not in BASELINES and methods.get(name).planning is not Planning.BACKPROP
+)
 """The methods that are judged; the first that takes part lends its time to short-bp."""
 LEVEL = 0.05
 
@@ -80,7 +83,7 @@ def verdict(outcomes: list[Outcome], *, equal_time: bool = False) -> str:
     rivals = [rival for rival in (by_name.get("skip"), timed) if rival is not None]
     lines = []
     for reference in references:
-        fair = rivals if reference.method in PREDICTING else [rival for rival in rivals if rival.method != "skip"]
+        fair = [rival for rival in rivals if rival.method != "skip" or _on_ladder(reference.method)]
         lines.append(f"{_facts(reference, bp, fair)} {_conclusion(reference, fair)}")
     lines += [
         f"{outcome.method} diverged in {outcome.diverged} of {len(outcome.accuracies)} runs: its seconds are no speed."
@@ -94,6 +97,11 @@ def verdict(outcomes: list[Outcome], *, equal_time: bool = False) -> str:
             "level, and no finer than the test images resolve."
         )
     return "\n".join(lines)
+
+
+def _on_ladder(name: str) -> bool:
+    """Whether a method has the ladder's GP batches, so that leaving them out is its rival."""
+    return methods.get(name).planning in (Planning.LADDER, Planning.ADAPTIVE, Planning.PREFIX)
 
 
 def _facts(reference: Outcome, bp: Outcome | None, rivals: list[Outcome]) -> str:
@@ -118,15 +126,16 @@ def _difference(reference: Outcome, rival: Outcome) -> str:
         return f"{points}, one seed: unjudged"
     seeds = len(reference.accuracies)
     if abs(difference) <= least:
-        return f"{points}, no difference that {seeds} seeds can show; it would take {100 * least:.2f}"
-    return f"{points}, more than the {100 * least:.2f} that chance explains"
+        enough = f"it would take {100 * least:.2f} points" if least < 1 else "they differ too much: run more"
+        return f"{points}, no difference that {seeds} seeds can show; {enough}"
+    return f"{points}, more than the {100 * least:.2f} points that chance explains"
 
 
 def _conclusion(reference: Outcome, rivals: list[Outcome]) -> str:
     name, seeds = reference.method, len(reference.accuracies)
-    judged = "predictions" if name in PREDICTING else "approximations"
+    judged = "predictions" if methods.get(name).source == "predicted" else "approximations"
     if not rivals:
-        missing = "Neither skip nor short-bp" if name in PREDICTING else "No short-bp"
+        missing = "Neither skip nor short-bp" if _on_ladder(name) else "No short-bp"
         return f"{missing} took part, so it is open whether the {judged} earned anything."
     better: list[str] = []
     worse: list[str] = []
