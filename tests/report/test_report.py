@@ -4,11 +4,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 from adagp import schedules
-from adagp.report import comparison_table, overview_png, page, schedule_table, seeds_table, write_report
+from adagp.report import comparison_table, figures, overview_png, page, schedule_table, seeds_table, write_report
 from adagp.report.tables import applied_table
+from adagp.training import methods
 from adagp.training.compare import Comparison, MethodResult, SeedResult
 
 
@@ -117,6 +119,25 @@ class Checker(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text.append(data)
+
+
+def test_every_method_can_be_drawn_and_told_apart() -> None:
+    drawn = dataclasses.replace(comparison(), methods=[method(name, 1) for name in methods.names()])
+    assert overview_png(drawn)
+    assert len({figures._STYLES[name] for name in methods.names()}) == len(methods.names())
+
+
+def test_mixed_batches_have_bars_of_their_own() -> None:
+    mixed = dataclasses.replace(method("topk", 1), batch_ms={"BP": 30.0, "MIXED": 20.0})
+    panel = Figure().subplots()
+    figures._milliseconds(panel, dataclasses.replace(comparison(), methods=[method("bp", 1), mixed]))
+    bars = [
+        (round(bar.get_x() + bar.get_width() / 2, 2), bar.get_height(), bar.get_facecolor()) for bar in panel.patches
+    ]
+    assert [bar[:2] for bar in bars] == [(-0.2, 30.0), (0.8, 30.0), (1.2, 20.0)]
+    assert bars[2][2] not in (bars[0][2], bars[1][2])
+    _, labels = panel.get_legend_handles_labels()
+    assert labels == ["BP batch", "MIXED batch"]
 
 
 def test_page_is_whole_and_self_contained(tmp_path: Path) -> None:

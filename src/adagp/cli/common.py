@@ -11,7 +11,9 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from adagp import data
 from adagp.report import Table
@@ -64,7 +66,7 @@ def print_table(table: Table) -> None:
     console = Console(highlight=False)
     console.print(rich)
     for note in table.notes:
-        console.print(f"  {note}", style="dim", markup=False)
+        console.print(Padding(Text(note, style="dim"), (0, 0, 0, 2)))
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -22,9 +22,16 @@ _STYLES = {
     "skip": ("#D55E00", "--"),
     "mean": ("#E69F00", "--"),
     "last": ("#CC79A7", "--"),
-    "zero": ("#999999", "--"),
+    "momentum": ("#999999", "--"),
     "short-bp": ("#555555", ":"),
+    "zero": ("#D55E00", "-."),
+    "random": ("#CC79A7", "-."),
+    "topk": ("#009E73", "-."),
+    "prefix": ("#0072B2", "-."),
+    "prefix-zero": ("#E69F00", "-."),
+    "table": ("#56B4E9", "-."),
 }
+_BATCH_COLOURS = {"BP": "#0072B2", "MIXED": "#009E73", "GP": "#E69F00"}
 _GRID = "#dddddd"
 
 
@@ -84,6 +91,7 @@ def _cosines(panel: Any, comparison: Comparison) -> None:
         panel.plot(epochs, result.cosines[layer], color=colour, linewidth=1.5, marker="o", markersize=3, label=layer)
     panel.axhline(0, color="black", linewidth=0.8)
     panel.set_xlim(left=0)
+    panel.xaxis.get_major_locator().set_params(integer=True)
     if len(layers) <= 8:
         panel.legend(fontsize=8, title="layer", title_fontsize=8)
         order = ""
@@ -95,26 +103,29 @@ def _cosines(panel: Any, comparison: Comparison) -> None:
 
 def _milliseconds(panel: Any, comparison: Comparison) -> None:
     names = [result.method for result in comparison.methods]
-    for offset, phase, colour in ((-0.2, "BP", "#0072B2"), (0.2, "GP", "#E69F00"), (0.2, "MIXED", "#009E73")):
-        values = [result.batch_ms.get(phase) for result in comparison.methods]
+    kinds = [kind for kind in _BATCH_COLOURS if any(kind in result.batch_ms for result in comparison.methods)]
+    width = 0.8 / len(kinds)
+    for turn, kind in enumerate(kinds):
+        offset = (turn - (len(kinds) - 1) / 2) * width
+        values = [result.batch_ms.get(kind) for result in comparison.methods]
         places = [place + offset for place, value in enumerate(values) if value is not None]
         heights = [value for value in values if value is not None]
-        bars = panel.bar(places, heights, width=0.38, color=colour, label=f"{phase} batch")
+        bars = panel.bar(places, heights, width=0.95 * width, color=_BATCH_COLOURS[kind], label=f"{kind} batch")
         panel.bar_label(bars, [f"{value:.1f}" for value in heights], fontsize=8, padding=2)
         predictor = [
-            (place, result.predictor_ms[phase])
+            (place, result.predictor_ms[kind])
             for place, result in enumerate(comparison.methods)
-            if phase in result.predictor_ms
+            if kind in result.predictor_ms
         ]
         panel.bar(
             [place + offset for place, _ in predictor],
             [value for _, value in predictor],
-            width=0.38,
+            width=0.95 * width,
             facecolor="none",
             edgecolor="black",
             hatch="////",
             linewidth=0.8,
-            label="of it predictor" if phase == "GP" and predictor else None,
+            label="predictor's share" if kind == kinds[-1] and predictor else None,
         )
     panel.set_xticks(range(len(names)), names)
     panel.set_xlim(-0.6, len(names) - 0.4)

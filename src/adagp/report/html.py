@@ -18,15 +18,15 @@ h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
   white-space: pre-line; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .9rem; }
-caption { text-align: left; font-weight: 600; padding: .3rem 0; }
+caption { text-align: left; font-weight: 600; padding: .3rem 0; max-width: 90vw; }
 th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }
 th.text, td.text { text-align: left; }
 thead th { border-bottom: 2px solid #222; }
-img { max-width: 100%; height: auto; }
+img { width: 100%; min-width: 50rem; height: auto; border-radius: .5rem; }
 .notes { color: #555; font-size: .85rem; padding-left: 1.2rem; }
 @media (prefers-color-scheme: dark) {
   body { color: #ddd; background: #1a1a1a; } .verdict { background: #12293a; } .notes { color: #aaa; }
-  th, td { border-color: #444; } thead th { border-color: #ddd; } img { background: #fff; }
+  th, td { border-color: #444; } thead th { border-color: #ddd; } img { background: #fff; filter: brightness(.88); }
 }
 """
 
@@ -54,9 +54,8 @@ def page(comparison: Comparison, picture: bytes) -> str:
         f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
         f"<h1>{escape(title)}</h1>\n"
         f'<p class="verdict">{escape(comparison.verdict)}</p>\n'
-        f"<p>Protocol: {escape(comparison.protocol)}.</p>\n"
         f"{_table(comparison_table(comparison))}\n"
-        f'<p><img alt="Accuracy over epochs and over seconds, cosine per layer, milliseconds per batch" '
+        f'<p class="scroll"><img alt="Accuracy over epochs and over seconds, cosine per layer, milliseconds per batch" '
         f'src="data:image/png;base64,{image}"></p>\n'
         f"<h2>Methods</h2>\n<ul>{methods}</ul>\n"
         f"<h2>Details</h2>\n{_table(seeds_table(comparison))}\n{_table(applied_table(comparison))}\n"
