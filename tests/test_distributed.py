@@ -110,3 +110,20 @@ def mix(rank: int, count: int) -> str:
 
 def test_a_plan_that_ddp_cannot_run_is_refused() -> None:
     assert all("DistributedDataParallel" in message for message in on_ranks(2, mix))
+
+
+def draw(rank: int, count: int) -> dict[str, Any]:
+    """Ranks with batches of unlike size; the standard deviation must still be the same on both."""
+    model = DistributedDataParallel(build())
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1, source="random"), None)
+    for x, y in batches(4):
+        part = slice(6) if rank else slice(2)
+        gp.step(lambda x=x[part], y=y[part]: loss_of(model, x, y))
+    return {"parameters": [p.detach().numpy() for p in model.parameters()], "counts": gp.counts()}
+
+
+def test_random_gradients_are_the_same_on_all_ranks() -> None:
+    one, two = on_ranks(2, draw)
+    assert one["counts"] == two["counts"] == {"random": 8, "backprop": 8}
+    for a, b in zip(one["parameters"], two["parameters"], strict=True):
+        assert (a == b).all()
