@@ -1,0 +1,208 @@
+"""Text as numbers: a vocabulary of pieces of words, learnt from the training text (byte-pair encoding).
+
+It starts from the 256 bytes, so every text can be written with it and none is ever unknown; the pair of pieces that
+occurs most often becomes a piece of its own, again and again. Learning has no randomness: one text, one vocabulary.
+"""
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+from pathlib import Path
+
+from adagp.data.files import CorruptDataError, write_atomically
+
+PAD, BEGIN, END = 0, 1, 2
+SPECIAL = 3  # tokens from here on stand for text: first the bytes, then the merges
+SMALLEST = SPECIAL + 256
+LARGEST = 1 << 20  # a text that wants more is no text
+_FORMAT = "adagp-vocabulary-1"
+# A word takes the space before it along, so that pieces put together are the text again, spaces included.
+_WORDS = re.compile(r" ?\w+| ?[^\w\s]+|\s+")
+
+Merge = tuple[int, int]
+
+
+class Vocabulary:
+    """Pieces of words and their numbers; `PAD`, `BEGIN` and `END` are numbers that stand for no text.
+
+    Args:
+        merges: for each piece beyond the bytes, the numbers of the two pieces it is made of; the first has number
+            `SMALLEST`.
+
+    Raises:
+        ValueError: if a piece is made of pieces that come later, or made twice.
+    """
+
+    def __init__(self, merges: Sequence[Merge] = ()) -> None:
+        self.merges = tuple(merges)
+        self._ranks: dict[Merge, int] = {}
+        self._pieces = [b""] * SPECIAL + [bytes([byte]) for byte in range(256)]
+        for number, (left, right) in enumerate(self.merges, SMALLEST):
+            if not (SPECIAL <= left < number and SPECIAL <= right < number) or (left, right) in self._ranks:
+                raise ValueError(f"merges: piece {number} is made of {left} and {right}, which cannot be")
+            self._ranks[left, right] = number
+            self._pieces.append(self._pieces[left] + self._pieces[right])
+        self._known: dict[str, list[int]] = {}
+
+    def __len__(self) -> int:
+        """How many numbers there are, the special ones included."""
+        return len(self._pieces)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Vocabulary) and self.merges == other.merges
+
+    def __hash__(self) -> int:
+        return hash(self.merges)
+
+    @classmethod
+    def build(cls, sentences: Iterable[str], size: int) -> "Vocabulary":
+        """Learn from text.
+
+        Args:
+            sentences: the training text.
+            size: how many numbers there may be; fewer if no pair of pieces occurs twice.
+
+        Raises:
+            ValueError: if `size` is not in `SMALLEST`..`LARGEST`.
+        """
+        if not SMALLEST <= size <= LARGEST:
+            raise ValueError(f"size: must be in {SMALLEST}..{LARGEST}, got {size}")
+        counts = Counter(word for sentence in sentences for word in _WORDS.findall(sentence))
+        return cls(_learn(counts, size - SMALLEST))
+
+    def encode(self, text: str) -> list[int]:
+        """The numbers of a text, without `BEGIN` and `END`.
+
+        Raises:
+            ValueError: if the text cannot be written in UTF-8 (it has half of a surrogate pair).
+        """
+        numbers: list[int] = []
+        for word in _WORDS.findall(text):
+            known = self._known.get(word)
+            if known is None:
+                known = self._known[word] = self._merge(word)
+            numbers += known
+        return numbers
+
+    def decode(self, numbers: Iterable[int]) -> str:
+        """The text of the numbers up to the first `END`; special numbers stand for nothing.
+
+        A model may give bytes that are no text; each such place becomes one U+FFFD.
+
+        Raises:
+            ValueError: for a number that is not in 0..len.
+        """
+        pieces = []
+        for number in numbers:
+            if not 0 <= number < len(self):
+                raise ValueError(f"numbers: must be in 0..{len(self) - 1}, got {number}")
+            if number == END:
+                break
+            pieces.append(self._pieces[number])
+        return b"".join(pieces).decode(errors="replace")
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON, whole or not at all.
+
+        Raises:
+            OSError: if the file cannot be written.
+        """
+        text = json.dumps({"format": _FORMAT, "merges": self.merges}, separators=(",", ":"))
+        write_atomically(path, lambda file: file.write(text.encode()))
+
+    @classmethod
+    def load(cls, path: Path) -> "Vocabulary":
+        """Read what `save` wrote.
+
+        Raises:
+            CorruptDataError: if the file holds no vocabulary.
+            OSError: if it cannot be read.
+        """
+        try:
+            content = json.loads(path.read_bytes())
+            if content["format"] != _FORMAT:
+                raise ValueError(f"its format is {content['format']!r}, not {_FORMAT!r}")
+            merges = [(left, right) for left, right in content["merges"]]
+            if len(merges) > LARGEST - SMALLEST or not all(type(number) is int for pair in merges for number in pair):
+                raise ValueError("merges: must be pairs of whole numbers, not too many")
+            return cls(merges)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise CorruptDataError(
+                f"{path}: holds no vocabulary ({type(error).__name__}: {error}); build it anew from the training text"
+            ) from error
+
+    def _merge(self, word: str) -> list[int]:
+        """Apply the merges to a word, those learnt first first."""
+        pieces = [SPECIAL + byte for byte in word.encode()]
+        while len(pieces) > 1:
+            ranked = [self._ranks.get(pair, len(self)) for pair in pairwise(pieces)]
+            best = min(ranked)
+            if best == len(self):
+                break
+            pieces = _replaced(pieces, self.merges[best - SMALLEST], best)
+        return pieces
+
+
+def _replaced(pieces: list[int], pair: Merge, number: int) -> list[int]:
+    """The pieces with every occurrence of the pair, from the left, replaced by one number."""
+    result: list[int] = []
+    for piece in pieces:
+        # A number just made is never `pair[0]`, so no piece is used twice.
+        if result and (result[-1], piece) == pair:
+            result[-1] = number
+        else:
+            result.append(piece)
+    return result
+
+
+def _learn(counts: Counter[str], wanted: int) -> list[Merge]:
+    """The most frequent pair, merged, and so on; among equals the pair of smaller numbers.
+
+    Only words that hold a merged pair are counted anew, which makes thousands of merges a matter of seconds.
+    """
+    words = [[SPECIAL + byte for byte in word.encode()] for word in sorted(counts)]
+    times = [counts[word] for word in sorted(counts)]
+    pairs: Counter[Merge] = Counter()
+    where: defaultdict[Merge, set[int]] = defaultdict(set)
+    for index, word in enumerate(words):
+        _count(word, index, times[index], pairs, where)
+    # The heap may hold outdated counts; an entry counts only if it still agrees with `pairs`.
+    heap = [(-count, pair) for pair, count in pairs.items()]
+    heapify(heap)
+    merges: list[Merge] = []
+    while heap and len(merges) < wanted:
+        negative, pair = heappop(heap)
+        if pairs[pair] != -negative:
+            continue
+        if -negative < 2:
+            break
+        number = SMALLEST + len(merges)
+        merges.append(pair)
+        changed: set[Merge] = set()
+        for index in sorted(where[pair]):
+            before = words[index]
+            words[index] = _replaced(before, pair, number)
+            changed |= _count(before, index, -times[index], pairs, where)
+            changed |= _count(words[index], index, times[index], pairs, where)
+        for other in sorted(changed):
+            if pairs[other] > 0:
+                heappush(heap, (-pairs[other], other))
+    return merges
+
+
+def _count(
+    word: list[int], index: int, times: int, pairs: Counter[Merge], where: defaultdict[Merge, set[int]]
+) -> set[Merge]:
+    """Add a word's pairs (or with negative `times` take them away) and tell which they are."""
+    found = set()
+    for pair in pairwise(word):
+        pairs[pair] += times
+        found.add(pair)
+        if times > 0:
+            where[pair].add(index)
+        else:
+            where[pair].discard(index)
+    return found
