@@ -129,7 +129,7 @@ def test_compare_writes_table_verdict_picture_and_page(tmp_path: Path, monkeypat
     ("words", "code", "message"),
     [
         (["train", "--model", "resnet99"], 2, r"unknown model 'resnet99'.*resnet20"),
-        (["train", "--data", "imagenet"], 2, r"unknown data 'imagenet'.*digits"),
+        (["train", "--data", "imagenot"], 2, r"unknown data 'imagenot'.*digits"),
         (["train", "--method", "magic"], 2, r"unknown method 'magic'.*adagp"),
         (["train", "--preset", "nope"], 2, r"unknown preset 'nope'.*demo"),
         (["train", "--train-limit", "10", "--batch-size", "64"], 2, r"train_limit = 10.*no full batch.*raise"),
@@ -250,7 +250,7 @@ def test_schedule_models_and_data_as_json() -> None:
     }
     listed = {row["model"]: row for row in json.loads(call("models", "--json").stdout)["models"]}
     assert listed["resnet20"]["parameters"] > 200_000
-    rows = {row["data"]: row for row in json.loads(call("data", "--json").stdout)["data"]}
+    rows = {row["name"]: row for row in json.loads(call("data", "--json").stdout)}
     assert rows["digits"]["available"]
 
 

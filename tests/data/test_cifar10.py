@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from adagp import data
-from adagp.data import cifar10
+from adagp.data import cifar, cifar10
 
 NAMES = ("data_batch_1", "data_batch_2", "test_batch")
 FOLDER = "cifar-10-batches-py"
@@ -194,7 +194,7 @@ def test_python2_pickles_are_read() -> None:
         + b"tb"
     )
     content = b"\x80\x02}(U\x04data" + array + b"U\x06labels](I7\neu."
-    images, labels = cifar10._decode("here", content)
+    images, labels = cifar.decode("here", content, b"labels", 10)
     assert images.flatten().tolist() == list(range(256)) * 12
     assert labels.tolist() == [7]
 

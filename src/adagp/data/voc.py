@@ -1,0 +1,124 @@
+"""Pascal VOC, objects of twenty classes in photographs, in the layout of its own kit (Everingham et al.)."""
+
+import math
+from pathlib import Path
+from xml.etree import ElementTree
+
+import torch
+
+from adagp.data.archives import places
+from adagp.data.detection import BoxedImage, Detection
+from adagp.data.files import CorruptDataError, missing
+from adagp.data.registry import register
+
+CLASSES = (
+    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+)
+CHECKSUMS = {
+    "VOCtrainval_06-Nov-2007.tar": "c52e279531787c972589f7e41ab4ae64",
+    "VOCtrainval_11-May-2012.tar": "6cd6e144f989b92b3379bac3b3de84fd",
+    "voc2007-subset.tar.gz": "4d0226fb175c9a6c1be16a2841ac6ba61afdf13de1c93132835db8604aedea33",
+}
+
+
+@register("voc2007", task="detection", summary="Pascal VOC 2007, objects of 20 classes")
+def load_voc2007(root: Path | None = None) -> Detection:
+    """The splits train and val of 2007; see `load_voc`."""
+    return load_voc(root, year=2007)
+
+
+@register("voc2012", task="detection", summary="Pascal VOC 2012, objects of 20 classes")
+def load_voc2012(root: Path | None = None) -> Detection:
+    """The splits train and val of 2012; see `load_voc`."""
+    return load_voc(root, year=2012)
+
+
+def load_voc(root: Path | None = None, *, year: int, train: str = "train", test: str = "val") -> Detection:
+    """The images and boxes of two of a year's splits; for the protocol of 2007 take `trainval` and `test`.
+
+    Images stay in their files. A split holds what its list names, so a part of the data set works as well as all of it.
+
+    Args:
+        root: folder that holds `VOCdevkit`, or an archive of it; each split may lie in another archive.
+        year: of the challenge.
+        train: the list in `ImageSets/Main` to train on.
+        test: the one to test on.
+
+    Raises:
+        MissingDataError: if the lists are neither in `root` nor in an archive there.
+        CorruptDataError: if an archive is damaged, or an image or annotation is absent or is not what it should be.
+    """
+    return Detection(
+        name=f"voc{year}",
+        classes=CLASSES,
+        train=_read_split(*_find(root, year, train), train),
+        test=_read_split(*_find(root, year, test), test),
+    )
+
+
+def _find(root: Path | None, year: int, split: str) -> tuple[Path, Path]:
+    """The folder of the year that has this split, and the split's list."""
+    for place in places(root, f"voc*{year}*", CHECKSUMS):
+        folder = place / "VOCdevkit" / f"VOC{year}"
+        if (found := folder / "ImageSets" / "Main" / f"{split}.txt").is_file():
+            return folder, found
+    layout = (
+        f"ROOT/VOCtrainval_*{year}.tar, or any VOC*{year}*.tar, .tar.gz, .tgz or .tar.xz, or the same unpacked",
+        f"ROOT/VOCdevkit/VOC{year}/ImageSets/Main/{split}.txt, with the image's name in each line",
+        f"ROOT/VOCdevkit/VOC{year}/JPEGImages/NAME.jpg",
+        f"ROOT/VOCdevkit/VOC{year}/Annotations/NAME.xml",
+    )
+    source = f"Get the archive from http://host.robots.ox.ac.uk/pascal/VOC/voc{year}/."
+    raise missing(f"voc{year}", root, layout, source)
+
+
+def _read_split(folder: Path, listed: Path, split: str) -> tuple[BoxedImage, ...]:
+    names = [line.strip() for line in listed.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if not names:
+        raise CorruptDataError(f"{listed}: names no image; get the archive again")
+    if (odd := next((name for name in names if Path(name).name != name), None)) is not None:
+        raise CorruptDataError(f"{listed}: {odd!r} is no image's name in the split {split}; get the archive again")
+    return tuple(_read_image(folder, name) for name in names)
+
+
+def _read_image(folder: Path, name: str) -> BoxedImage:
+    image, annotation = folder / "JPEGImages" / f"{name}.jpg", folder / "Annotations" / f"{name}.xml"
+    for path in (image, annotation):
+        if not path.is_file():
+            raise CorruptDataError(f"{path}: is absent, though a list names it; get the archive again")
+    try:
+        tree = ElementTree.parse(annotation)
+        width, height = (_number(tree.getroot(), f"size/{side}") for side in ("width", "height"))
+        objects = tree.findall("object")
+        boxes = [_box(item, width, height) for item in objects]
+        labels = [CLASSES.index(item.findtext("name", "").strip()) for item in objects]
+        difficult = [item.findtext("difficult", "0").strip() == "1" for item in objects]
+    except (ElementTree.ParseError, ValueError) as error:
+        raise CorruptDataError(f"{annotation}: is no annotation of Pascal VOC ({error}); get it again") from error
+    return BoxedImage(
+        path=image,
+        boxes=torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4),
+        labels=torch.tensor(labels, dtype=torch.int64),
+        difficult=torch.tensor(difficult, dtype=torch.bool),
+    )
+
+
+def _box(item: ElementTree.Element, width: float, height: float) -> tuple[float, float, float, float]:
+    """Edges from 0, clipped to the image; the files count pixels from 1 and name the last one inside."""
+    x1, y1, x2, y2 = (_number(item, f"bndbox/{name}") for name in ("xmin", "ymin", "xmax", "ymax"))
+    box = max(0.0, x1 - 1), max(0.0, y1 - 1), min(width, x2), min(height, y2)
+    if not (box[0] < box[2] and box[1] < box[3]):
+        raise ValueError(f"the box {x1:g} {y1:g} {x2:g} {y2:g} is empty or outside of {width:g} x {height:g} pixels")
+    return box
+
+
+def _number(element: ElementTree.Element, path: str) -> float:
+    text = element.findtext(path, "")
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{path} is no number: {text!r}")
+    return number

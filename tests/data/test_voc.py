@@ -1,0 +1,224 @@
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from adagp import data
+from adagp.data import detection, voc
+from tests.data.making import picture, write_archive, write_files
+
+WIDTH, HEIGHT = 40, 20
+
+
+def _object(name: str, box: tuple[object, ...], difficult: int | None = 0) -> str:
+    x1, y1, x2, y2 = box
+    flag = "" if difficult is None else f"<difficult>{difficult}</difficult>"
+    corners = f"<xmin>{x1}</xmin><ymin>{y1}</ymin><xmax>{x2}</xmax><ymax>{y2}</ymax>"
+    # VOC 2012 also boxes the parts of people, which are no objects.
+    part = "<part><name>head</name><bndbox><xmin>1</xmin></bndbox></part>" if name == "person" else ""
+    return f"<object><name>{name}</name>{flag}<bndbox>{corners}</bndbox>{part}</object>"
+
+
+def _annotation(*objects: str) -> bytes:
+    size = f"<size><width>{WIDTH}</width><height>{HEIGHT}</height><depth>3</depth></size>"
+    return f"<annotation>{size}{''.join(objects)}</annotation>".encode()
+
+
+ANNOTATIONS = {
+    "a": _annotation(_object("dog", (1, 1, 40, 20)), _object("person", (11, 6, 20, 15), 1)),
+    "b": _annotation(_object("tvmonitor", ("5.5", "2", "10.5", "9"), None)),
+    "c": _annotation(),
+    "d": _annotation(_object("aeroplane", (0, 3, 41, 9))),
+}
+
+
+def _kit(year: int = 2007, splits: dict[str, str] | None = None) -> dict[str, bytes]:
+    lists = {"train": "a\nb\n", "val": "c\nd\n"} if splits is None else splits
+    top = f"VOCdevkit/VOC{year}"
+    files = {f"{top}/ImageSets/Main/{split}.txt": names.encode() for split, names in lists.items()}
+    for seed, name in enumerate("".join(lists.values()).split()):
+        files[f"{top}/JPEGImages/{name}.jpg"] = picture(WIDTH, HEIGHT, seed, "JPEG")
+        files[f"{top}/Annotations/{name}.xml"] = ANNOTATIONS[name]
+    return files
+
+
+@pytest.mark.parametrize("form", ["folder", "tar", "tar.gz", "tar.xz"])
+@pytest.mark.parametrize("year", [2007, 2012])
+def test_voc_from_folder_and_archives(tmp_path: Path, form: str, year: int) -> None:
+    if form == "folder":
+        write_files(tmp_path, _kit(year))
+    else:
+        write_archive(tmp_path / f"VOCpart_{year}.{form}", _kit(year))
+    found = data.load_detection(f"voc{year}", tmp_path)
+    assert found.classes == voc.CLASSES
+    assert len(found.classes) == len(set(found.classes)) == 20
+    assert [image.path.name for image in found.train + found.test] == ["a.jpg", "b.jpg", "c.jpg", "d.jpg"]
+    a, b, c, d = found.train + found.test
+    # From pixels counted from 1, the last one inside, to edges counted from 0.
+    assert a.boxes.tolist() == [[0, 0, 40, 20], [10, 5, 20, 15]]
+    assert [found.classes[label] for label in a.labels] == ["dog", "person"]
+    assert a.difficult.tolist() == [False, True]
+    assert b.boxes.tolist() == [[4.5, 1, 10.5, 9]]
+    assert (b.labels.tolist(), b.difficult.tolist()) == ([19], [False])
+    assert (c.boxes.shape, c.labels.shape, c.difficult.shape) == ((0, 4), (0,), (0,))
+    assert d.boxes.tolist() == [[0, 2, 40, 9]]  # clipped
+
+
+def test_splits_may_lie_in_two_archives_and_be_chosen(tmp_path: Path) -> None:
+    write_archive(tmp_path / "VOCmine_2007.tar", _kit(splits={"trainval": "a\n"}))
+    write_archive(tmp_path / "VOCtest_2007.tar", _kit(splits={"test": "d\n"}))
+    (tmp_path / "VOCtrainval_2012.tar").write_bytes(b"of another year, so not even opened")
+    found = voc.load_voc(tmp_path, year=2007, train="trainval", test="test")
+    assert [image.path.name for image in (*found.train, *found.test)] == ["a.jpg", "d.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"<annotation>", "no element"),
+        (b"", "no element"),
+        (b"<annotation/>", "size/width is no number"),
+        (_annotation(_object("unicorn", (1, 1, 2, 2))), "tuple"),
+        (_annotation(_object("dog", (1, 1, "x", 2))), "bndbox/xmax is no number"),
+        (_annotation(_object("dog", (9, 1, 5, 2))), "is empty or outside"),
+        (_annotation(_object("dog", (50, 1, 60, 2))), "is empty or outside"),
+        (_annotation(_object("dog", (1, 1, "nan", 2))), "bndbox/xmax is no number"),
+    ],
+    ids=["cut", "empty", "no-size", "class", "no-number", "reversed", "outside", "nan"],
+)
+def test_damaged_annotations_are_refused_by_name(tmp_path: Path, content: bytes, reason: str) -> None:
+    write_files(tmp_path, _kit() | {"VOCdevkit/VOC2007/Annotations/d.xml": content})
+    with pytest.raises(data.CorruptDataError, match=rf"Annotations/d\.xml: is no annotation.*{reason}"):
+        data.load_detection("voc2007", tmp_path)
+
+
+@pytest.mark.parametrize("absent", ["JPEGImages/b.jpg", "Annotations/b.xml"])
+def test_absent_files_are_named(tmp_path: Path, absent: str) -> None:
+    write_files(tmp_path, _kit())
+    (tmp_path / "VOCdevkit" / "VOC2007" / absent).unlink()
+    with pytest.raises(data.CorruptDataError, match=rf"{absent}: is absent"):
+        data.load_detection("voc2007", tmp_path)
+
+
+@pytest.mark.parametrize(("names", "reason"), [("", "names no image"), ("../../a\n", "no image's name")])
+def test_lists_that_are_none_are_refused(tmp_path: Path, names: str, reason: str) -> None:
+    write_files(tmp_path, _kit() | {"VOCdevkit/VOC2007/ImageSets/Main/val.txt": names.encode()})
+    with pytest.raises(data.CorruptDataError, match=rf"val\.txt: .*{reason}"):
+        data.load_detection("voc2007", tmp_path)
+
+
+def test_missing_voc_states_layout_and_source(tmp_path: Path) -> None:
+    write_files(tmp_path, _kit(2007))
+    with pytest.raises(data.MissingDataError) as caught:
+        data.load_detection("voc2012", tmp_path)
+    for text in ("VOCdevkit/VOC2012/ImageSets/Main/train.txt", "JPEGImages", "Annotations", "ADAGP_DATA", "voc2012/"):
+        assert text in str(caught.value)
+
+
+def _images(tmp_path: Path, count: int = 9) -> list[data.BoxedImage]:
+    """Images of many shapes with one white rectangle, which is the box; its label is the image's number."""
+    images = []
+    for n in range(count):
+        width, height = 30 + 7 * n, 80 - 6 * n
+        box = (width // 3, height // 4, width - 4, height - 2)
+        picture = Image.new("RGB", (width, height), (0, 0, 0))
+        picture.paste((255, 255, 255), box)
+        picture.save(tmp_path / f"{n}.png")
+        labels = torch.tensor([n])
+        images.append(data.BoxedImage(tmp_path / f"{n}.png", torch.tensor([box]).float(), labels, labels % 2 == 1))
+    return images
+
+
+def _batches(images: list[data.BoxedImage], **options: object) -> data.DetectionBatches:
+    given = {"batch_size": 4, "size": 64, "seed": 1, "train": True} | options
+    return data.DetectionBatches(images, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_boxes_are_where_the_rectangles_are_also_in_mirror_images(tmp_path: Path, train: bool) -> None:
+    images = _images(tmp_path)
+    mirrored = []
+    for batch in _batches(images, train=train).epoch(0):
+        assert batch.images.shape == (len(batch.labels), 3, 64, 64)
+        assert batch.images.dtype == torch.float32
+        assert batch.owners.tolist() == list(range(len(batch.labels)))
+        assert torch.equal(batch.difficult, batch.labels % 2 == 1)
+        for image, box, label in zip(batch.images, batch.boxes, batch.labels.tolist(), strict=True):
+            bright = (image.mean(0) > 0.75).nonzero()
+            seen = [*bright.min(0).values.flip(0).tolist(), *(bright.max(0).values.flip(0) + 1).tolist()]
+            assert seen == pytest.approx(box.tolist(), abs=1.01)
+            x1, _, x2, _ = images[label].boxes[0].tolist()
+            width = 30 + 7 * label
+            mirrored.append((x1 + x2 > width) != (float(box[0] + box[2]) > 64))
+    assert set(mirrored) == ({True, False} if train else {False})
+
+
+def test_flipping_twice_changes_nothing() -> None:
+    boxes = torch.rand(20, 4, dtype=torch.float64) * 50
+    once = detection.flip_boxes(boxes, 64)
+    torch.testing.assert_close(detection.flip_boxes(once, 64), boxes)
+    torch.testing.assert_close(once[:, 2] - once[:, 0], boxes[:, 2] - boxes[:, 0])
+    assert torch.equal(once[:, 1::2], boxes[:, 1::2])
+
+
+def test_batches_resume_and_do_not_depend_on_the_workers(tmp_path: Path) -> None:
+    images = _images(tmp_path)
+    whole = list(_batches(images, workers=3).epoch(2))
+    assert len(whole) == len(_batches(images)) == 2
+    assert _batches(images).images_per_epoch == 8
+    for start in range(3):
+        resumed = list(_batches(images, workers=1).epoch(2, start))
+        assert len(resumed) == 2 - start
+        for a, b in zip(resumed, whole[start:], strict=True):
+            assert all(torch.equal(getattr(a, part), getattr(b, part)) for part in vars(a))
+    labels = torch.cat([batch.labels for batch in whole])
+    assert not torch.equal(labels, torch.cat([batch.labels for batch in _batches(images).epoch(3)]))
+    assert not torch.equal(labels, torch.cat([batch.labels for batch in _batches(images, seed=2).epoch(2)]))
+
+
+def test_owners_tell_the_image_of_each_box(tmp_path: Path) -> None:
+    write_files(tmp_path, _kit())
+    found = data.load_detection("voc2007", tmp_path)
+    (batch,) = _batches([*found.train, *found.test], train=False, size=40).epoch(0)
+    assert batch.owners.tolist() == [0, 0, 1, 3]
+    assert batch.boxes[batch.owners == 0].tolist() == [[0, 10, 40, 30], [10, 15, 20, 25]]
+    assert torch.equal(batch.to(torch.device("cpu")).boxes, batch.boxes)
+    (limited,) = _batches(list(found.train), train=False, limit=1).epoch(0)
+    assert limited.labels.tolist() == found.train[0].labels.tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [({"batch_size": 0}, "batch_size"), ({"limit": 0}, "limit"), ({"size": 0}, "size"), ({"workers": 0}, "workers")],
+)
+def test_bad_arguments_are_named(tmp_path: Path, options: dict[str, object], named: str) -> None:
+    images = _images(tmp_path, 1)
+    with pytest.raises(ValueError, match=named):
+        _batches(images, **options)
+    with pytest.raises(ValueError, match="images"):
+        _batches([])
+    with pytest.raises(ValueError, match="start"):
+        _batches(images).epoch(0, 2)
+
+
+@pytest.mark.slow
+def test_the_real_thing() -> None:
+    if not os.environ.get("ADAGP_DATA"):
+        pytest.skip("ADAGP_DATA names no folder")
+    try:
+        found = data.load_detection("voc2007")
+    except data.MissingDataError:
+        pytest.skip("ADAGP_DATA holds no VOC 2007")
+    assert not {image.path for image in found.train} & {image.path for image in found.test}
+    labels = torch.cat([image.labels for image in found.train])
+    assert set(labels.tolist()) == set(range(20))
+    seen = 0
+    for batch in data.DetectionBatches(found.test, 16, size=416, seed=0, train=False).epoch(0):
+        seen += len(batch.labels)
+        assert batch.boxes.min() >= 0
+        assert batch.boxes.max() <= 416
+        assert (batch.boxes[:, 2:] > batch.boxes[:, :2]).all()
+        assert 0.2 < batch.images.mean() < 0.8
+    assert seen == sum(len(image.labels) for image in found.test)
