@@ -237,7 +237,7 @@ def test_a_disk_that_fills_up_loses_nothing(tmp_path: Path) -> None:
     assert call("train", "--out", str(folder.path), "--resume").exit_code == 0
 
 
-def test_schedule_models_and_data_as_json() -> None:
+def test_schedule_and_data_as_json() -> None:
     shown = json.loads(call("schedule", "--json").stdout)
     assert shown["epochs"][0] == {
         "epochs": "1-10",
@@ -248,8 +248,6 @@ def test_schedule_models_and_data_as_json() -> None:
         "GP share": "0 %",
         "share of an epoch": "#" * 20,
     }
-    listed = {row["model"]: row for row in json.loads(call("models", "--json").stdout)["models"]}
-    assert listed["resnet20"]["parameters"] > 200_000
     rows = {row["name"]: row for row in json.loads(call("data", "--json").stdout)}
     assert rows["digits"]["available"]
 

@@ -145,6 +145,14 @@ def test_the_prediction_of_the_likest_anchor_and_cell_answers() -> None:
     assert torch.equal(answer[0], outputs[scale][0, anchor, row, column])
 
 
+def test_targets_from_boxes_in_pixels() -> None:
+    boxes = torch.tensor([[8.0, 4.0, 24.0, 12.0], [0.0, 0.0, 96.0, 64.0]])
+    rows = yolo.targets(torch.tensor([1, 0]), torch.tensor([5, 7]), boxes, (64, 96))
+    expected = torch.tensor([[1, 5, 16 / 96, 8 / 64, 16 / 96, 8 / 64], [0, 7, 0.5, 0.5, 1, 1]])
+    torch.testing.assert_close(rows, expected)
+    assert yolo.targets(torch.zeros(0), torch.zeros(0), torch.zeros(0, 4), (64, 64)).shape == (0, 6)
+
+
 def test_loss_by_hand() -> None:
     """Every term once more with Python numbers, for one object that one prediction answers for."""
     outputs = [torch.zeros_like(output) for output in _raw(64)]

@@ -1,43 +1,87 @@
 """`adagp models`: the networks there are to choose from."""
 
-from typing import Any
+import json
+import math
+from typing import Annotated, Any
 
 import torch
+import typer
 
-from adagp import AdaGP, models, schedules
+from adagp import models
 from adagp.cli import options
-from adagp.cli.common import command, print_json, print_table
+from adagp.cli.common import command, print_table
+from adagp.coverage import find_layers
+from adagp.models.work import multiply_adds
 from adagp.report import Table
 
 
 @command
-def models_command(as_json: options.Json = False, debug: options.Debug = False) -> None:
-    """List the models, their size, and how much of them predictions can cover.
+def models_command(
+    coverage: Annotated[
+        bool, typer.Option("--coverage", help="Also show how much of each network predictions can cover.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list on stdout instead of a table.")] = False,
+    debug: options.Debug = False,
+) -> None:
+    """List the networks in all their forms, their size, and how many layers predictions can cover.
+
+    The first form of a network is what `adagp train` takes.
 
     Try:
 
     - `adagp models`: a table.
+    - `adagp models --coverage`: with the share of parameters and of multiply-adds in covered layers.
     - `adagp train --model resnet14`: train one of them.
     """
     del debug
-    rows: list[dict[str, Any]] = []
-    for name in models.names():
-        model = models.build(name)
-        gp = AdaGP(model, torch.optim.SGD(model.parameters(), lr=0.1), schedules.always_backprop(), predictor=None)
-        covered = [row for row in gp.coverage().rows if row.covered]
-        rows.append(
-            {
-                "model": name,
-                "parameters": sum(parameter.numel() for parameter in model.parameters()),
-                "covered_layers": len(covered),
-                "covered_share": gp.coverage().share,
-            }
-        )
+    rows = [_row(name, form, coverage=coverage) for name in models.names() for form in models.forms(name)]
     if as_json:
-        print_json({"models": rows})
+        print(json.dumps(rows))
         return
-    cells = [
-        (row["model"], f"{row['parameters']:,}", str(row["covered_layers"]), f"{100 * row['covered_share']:.1f}")
-        for row in rows
-    ]
-    print_table(Table("Models (10 classes, 3 channels)", ("model", "parameters", "covered layers", "covered %"), cells))
+    columns = ["model", "form", "input", "parameters", "covered layers"]
+    notes = ["covered: layers whose gradient can be predicted; the others wait for the next BP batch"]
+    if coverage:
+        columns += ["covered parameters %", "multiply-adds (M)", "covered multiply-adds %"]
+        notes.append("multiply-adds: of one forward of one sample, matrix products and convolutions only")
+    print_table(Table("Models", tuple(columns), [_cells(row) for row in rows], tuple(notes), text_columns=3))
+
+
+def _row(name: str, form: str, *, coverage: bool) -> dict[str, Any]:
+    """On the meta device, as hundreds of megabytes of weights would say no more."""
+    with torch.device("meta"):
+        model = models.build(name, form).eval()
+        inputs = models.example_inputs(name, form)
+    layers, found = find_layers(model, model.parameters())
+    row = {
+        "name": name,
+        "form": form,
+        "sizes": models.sizes(name, form),
+        "inputs": [list(argument.shape[1:]) for argument in inputs],
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "covered_layers": len(layers),
+    }
+    if coverage:
+        total, covered = multiply_adds(model, inputs, [layer.name for layer in layers])
+        row |= {
+            "covered_parameters_share": found.share,
+            "multiply_adds": total,
+            "covered_multiply_adds_share": covered / total,
+        }
+    return row
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    inputs = " and ".join("x".join(map(str, shape)) for shape in row["inputs"])
+    cells = [row["name"], row["form"], inputs, f"{row['parameters']:,}", str(row["covered_layers"])]
+    if "multiply_adds" in row:
+        cells += [
+            _percent(row["covered_parameters_share"]),
+            f"{row['multiply_adds'] / 1e6:,.1f}",
+            _percent(row["covered_multiply_adds_share"]),
+        ]
+    return tuple(cells)
+
+
+def _percent(share: float) -> str:
+    """Rounded down, so that 100.00 means all."""
+    return f"{math.floor(10_000 * share) / 100:.2f}"

@@ -12,6 +12,20 @@ _IGNORED = 0.5
 """A prediction that overlaps an object by more, though another one answers for it, is neither right nor wrong."""
 
 
+def targets(owners: Tensor, labels: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
+    """The rows `loss` takes, (M, 6), from the lists in which data sets give objects.
+
+    Args:
+        owners: Index of the image in the batch that each object is in, (M,).
+        labels: Classes, (M,).
+        boxes: Left, top, right, bottom in pixels, (M, 4).
+        size: Height and width of the images in pixels.
+    """
+    shares = boxes / torch.tensor([size[1], size[0], size[1], size[0]], device=boxes.device)
+    centre, extent = (shares[:, :2] + shares[:, 2:]) / 2, shares[:, 2:] - shares[:, :2]
+    return torch.cat((owners[:, None], labels[:, None], centre, extent), 1)
+
+
 def answers(outputs: Sequence[Tensor], targets: Tensor) -> Tensor:
     """The raw predictions (M, 5 + classes) that answer for the objects: `[:, 5:].argmax(1)` are their classes.
 
