@@ -139,3 +139,22 @@ def test_a_sentence_too_long_is_refused() -> None:
     model = Transformer(**TINY, longest=4)
     with pytest.raises(ValueError, match="words: a sentence of 5 is longer than longest=4"):
         model(torch.ones(1, 5, dtype=torch.long), torch.ones(1, 2, dtype=torch.long))
+
+
+def test_learns_two_sentences_by_heart() -> None:
+    torch.manual_seed(0)
+    model = Transformer(source_vocabulary=12, target_vocabulary=12, width=32, hidden=32)
+    source = torch.tensor([[3, 4, 5, 2, PAD], [6, 7, 8, 9, 2]])
+    target = torch.tensor([[1, 5, 4, 3, 2], [1, 9, 8, 2, PAD]])
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for _ in range(100):
+        logits = model(source, target[:, :-1])
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), ignore_index=PAD)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    memory, words = model.eval().encode(source), target[:, :1]
+    for _ in range(4):
+        words = torch.cat((words, model.decode(words, memory, source)[:, -1:].argmax(-1)), 1)
+    assert words[0].tolist() == [1, 5, 4, 3, 2]
+    assert words[1, :4].tolist() == [1, 9, 8, 2]

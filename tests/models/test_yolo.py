@@ -232,3 +232,25 @@ def test_centre_on_the_border_is_in_the_last_cell() -> None:
 def test_wrong_targets_are_refused(targets: torch.Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         yolo.loss(_raw(64), targets)
+
+
+@pytest.mark.slow
+def test_learns_to_find_three_objects() -> None:
+    torch.manual_seed(0)
+    model, images = models.build("yolo_v3"), torch.rand(2, 3, 64, 64)
+    boxes = torch.tensor([[4.0, 4, 40, 60], [40, 30, 60, 50], [10, 10, 50, 50]])
+    objects = yolo.targets(torch.tensor([0, 0, 1]), torch.tensor([7, 3, 11]), boxes, (64, 64))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(50):
+        loss = yolo.loss(model(images), objects)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        outputs = model(images)
+    assert yolo.answers(outputs, objects)[:, 5:].argmax(1).tolist() == [7, 3, 11]
+    first, second = yolo.detect(outputs, score_threshold=0.5)
+    assert sorted(first.classes.tolist()) == [3, 7]
+    assert second.classes.tolist() == [11]
+    found = torch.cat((first.boxes[first.classes.argsort(descending=True)], second.boxes))
+    assert yolo.iou(64 * found, boxes).diagonal().min() > 0.7
