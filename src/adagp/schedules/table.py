@@ -25,7 +25,8 @@ def from_table(text: str, layers: Sequence[str]) -> Schedule:
 
     Every batch is a BP batch, whatever its column says: modules without a source, such as norms, train on.
     """
-    require(not text or "\n" in text, "table", "is a single line: give the table itself, for example Path('mine.txt').read_text()")
+    single = "is a single line: give the table itself, for example Path('mine.txt').read_text()"
+    require(not text or "\n" in text, "table", single)
     lines = list(_words(text))
     require(len(lines) > 0, "table", "is empty: begin with a header such as 'layer 1 2 3 4', then a row per layer")
     batches = _batches(*lines[0])

@@ -42,7 +42,7 @@ class Recipe:
 
     Attributes:
         model: A name from `adagp.models.names()`.
-        data: A name from `adagp.data.names()`.
+        data: A name from `adagp.data.names("classification")`.
         method: A name from `adagp.training.methods.names()`.
         epochs: Passes over the training images.
         steps: Batches in the whole run; None means `epochs` whole epochs. Learning rate and ladder are fitted to it.
@@ -266,7 +266,7 @@ def _type_problems(recipe: Recipe) -> list[str]:
 def _name_problems(recipe: Recipe) -> list[str]:
     choices: list[tuple[str, Any, list[str]]] = [
         ("model", recipe.model, models.names()),
-        ("data", recipe.data, data.names()),
+        ("data", recipe.data, data.names("classification")),
         ("method", recipe.method, methods.names()),
         ("optimizer", recipe.optimizer, list(OPTIMIZERS)),
         ("lr_schedule", recipe.lr_schedule, list(LR_SCHEDULES)),
