@@ -41,7 +41,7 @@ class Recipe:
     """One training run. Every field can be set in a TOML or JSON file and overridden on the command line.
 
     Attributes:
-        model: A name from `adagp.models.names()`.
+        model: A name from `adagp.models.names()` that has a `cifar` form.
         data: A name from `adagp.data.names("classification")`.
         method: A name from `adagp.training.methods.names()`.
         epochs: Passes over the training images.
@@ -265,7 +265,7 @@ def _type_problems(recipe: Recipe) -> list[str]:
 
 def _name_problems(recipe: Recipe) -> list[str]:
     choices: list[tuple[str, Any, list[str]]] = [
-        ("model", recipe.model, models.names()),
+        ("model", recipe.model, [name for name in models.names() if "cifar" in models.forms(name)]),
         ("data", recipe.data, data.names("classification")),
         ("method", recipe.method, methods.names()),
         ("optimizer", recipe.optimizer, list(OPTIMIZERS)),
