@@ -1,0 +1,123 @@
+"""What a pass of a layer costs on an array of PEs, under each dataflow."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from adagp.accelerator.row_stationary import Planes, cut_to_fit
+from adagp.accelerator.shapes import ADJOINT_PASS, Gemm, LayerShape, Pass
+from adagp.accelerator.systolic import is_cycles, os_cycles, ws_cycles
+
+_SYSTOLIC: Mapping[str, Callable[[Gemm, int, int], int]] = {"ws": ws_cycles, "os": os_cycles, "is": is_cycles}
+DATAFLOWS = (*_SYSTOLIC, "rs")
+"""What stays in the PEs: weights, outputs, inputs, or rows of all three."""
+
+
+@dataclass(frozen=True)
+class Array:
+    """PEs in rows and columns, and the memories near them; by default ADA-GP's 180 PEs with the memories of Eyeriss.
+
+    Attributes:
+        rows: Of PEs.
+        columns: Of PEs.
+        buffer_words: The global buffer. Only the row-stationary mapping looks at it: the others move each tensor once.
+        register_words: In each PE; only the row-stationary mapping looks at them.
+    """
+
+    rows: int = 12
+    columns: int = 15
+    buffer_words: int = 98_304
+    register_words: int = 256
+
+    def __post_init__(self) -> None:
+        """Refuse an array that has no PE or no memory."""
+        if self.rows < 1 or self.columns < 1:
+            raise ValueError(f"array={self.rows}x{self.columns}: has no PE; rows and columns must be at least 1")
+        for name in ("buffer_words", "register_words"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+
+    @property
+    def pes(self) -> int:
+        """How many."""
+        return self.rows * self.columns
+
+
+@dataclass(frozen=True)
+class PassCost:
+    """One pass of a layer over a whole batch.
+
+    Attributes:
+        cycles: With all operands at hand: no stalls on memory.
+        macs: Multiply-accumulates, the same under every dataflow.
+        utilisation: The share of PEs that are at work, on average over the cycles.
+        dram_words: Read and written.
+    """
+
+    cycles: int
+    macs: int
+    utilisation: float
+    dram_words: int
+
+
+def pass_cost(shape: LayerShape, which: Pass, array: Array, dataflow: str) -> PassCost:
+    """Cost of a pass of a layer.
+
+    Under `ws`, `os` and `is` each tensor is moved from or to DRAM once, without padding. Under `rs` the words are those
+    of the mapping of least energy, padding included, as in nn-dataflow.
+
+    Raises:
+        ValueError: for an unknown dataflow, or where row-stationary cannot map the layer.
+    """
+    if dataflow not in DATAFLOWS:
+        raise ValueError(f"dataflow={dataflow!r}: is unknown; choose one of {', '.join(DATAFLOWS)}")
+    gemm = shape.gemm(which)
+    if dataflow == "rs":
+        cycles, dram_words = _row_stationary(shape, which, array)
+    else:
+        cycles, dram_words = _SYSTOLIC[dataflow](gemm, array.rows, array.columns), shape.words
+    return PassCost(cycles, gemm.macs, gemm.macs / (cycles * array.pes), dram_words)
+
+
+def layer_cost(shape: LayerShape, array: Array, dataflow: str) -> dict[Pass, PassCost]:
+    """Cost of all three passes; who trains the first layer of a network leaves its input gradient out."""
+    return {which: pass_cost(shape, which, array, dataflow) for which in Pass}
+
+
+def _row_stationary(shape: LayerShape, which: Pass, array: Array) -> tuple[int, int]:
+    """Cycles and DRAM words: one group after the other."""
+    planes = _planes(shape, which)
+    mapped = cut_to_fit(planes, array.rows, array.columns, array.buffer_words, array.register_words)
+    if mapped is None:
+        raise ValueError(
+            f"buffer_words={array.buffer_words}, register_words={array.register_words}: too few for one row-stationary "
+            f"pass of the {which.value} of {shape}; give more, or choose another dataflow"
+        )
+    return shape.groups * mapped.cycles, shape.groups * mapped.dram_words
+
+
+def _planes(shape: LayerShape, which: Pass) -> Planes:
+    """A pass of one group as a convolution of planes.
+
+    The input gradient is a convolution over the output's gradients, spread apart by the stride. In the weight gradient
+    samples are what is summed over, the output's gradient is the filter, and the taps are the output.
+    """
+    if shape.transposed:
+        return _planes(shape.adjoint(), ADJOINT_PASS[which])
+    c_in, c_out = shape.c_in // shape.groups, shape.c_out // shape.groups
+    out, kernel, image = _plane(shape.out), _plane(shape.kernel), _plane(shape.image)
+    stride, dilation = _plane(shape.stride), _plane(shape.dilation)
+    match which:
+        case Pass.FORWARD:
+            return Planes(c_in, c_out, shape.batch, out, kernel, stride, dilation)
+        case Pass.INPUT_GRAD:
+            return Planes(c_out, c_in, shape.batch, image, kernel, (1, 1), dilation, stride)
+        case Pass.WEIGHT_GRAD:
+            return Planes(shape.batch, c_out, c_in, kernel, out, dilation, stride)
+
+
+def _plane(sizes: tuple[int, ...]) -> tuple[int, int]:
+    if len(sizes) > 2:
+        raise ValueError(
+            f"dataflow='rs': maps convolutions of one and two dimensions, not of {len(sizes)}; choose ws, os or is"
+        )
+    return (1, sizes[0]) if len(sizes) == 1 else (sizes[0], sizes[1])

@@ -1,0 +1,158 @@
+"""A layer as an accelerator sees it: its sizes, and the three matrix products that training makes of it.
+
+A convolution is lowered to a product of matrices, (M x K) by (K x N), one per group. With `pixels` for the positions of
+one sample and `taps` for the positions of a kernel, each group of a layer has:
+
+- forward: M = batch x output pixels, N = filters, K = input channels x taps;
+- input gradient: M = batch x input pixels, N = input channels, K = filters x taps;
+- weight gradient: M = input channels x taps, N = filters, K = batch x output pixels.
+
+A linear layer is a convolution of one pixel and one tap, whose batch is the number of vectors it is given. A product of
+two activations (attention's) is the same with one group per pair of matrices, the second of the pair in the place of
+the weights.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+
+class Pass(Enum):
+    """One of the three products of a layer in training."""
+
+    FORWARD = "forward"
+    INPUT_GRAD = "input_grad"
+    WEIGHT_GRAD = "weight_grad"
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """`count` independent products of an (m x k) by a (k x n) matrix."""
+
+    m: int
+    n: int
+    k: int
+    count: int = 1
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of all of them."""
+        return self.count * self.m * self.n * self.k
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """The sizes of one layer and of the batch it is given.
+
+    Attributes:
+        c_in: Input channels, of all groups together.
+        c_out: Output channels, of all groups together.
+        out: Positions of the output along each axis, such as (height, width).
+        kernel: Taps along each axis.
+        stride: Along each axis.
+        groups: Into which both channels are divided; `c_in` for a depthwise convolution.
+        batch: Samples; for a linear layer, vectors.
+        image: Positions of the input along each axis; by default `out x stride`, which padding of half a kernel gives.
+        dilation: Distance of the taps along each axis.
+        transposed: Whether this is a transposed convolution: the input slides over the output.
+    """
+
+    c_in: int
+    c_out: int
+    out: tuple[int, ...] = (1, 1)
+    kernel: tuple[int, ...] = (1, 1)
+    stride: tuple[int, ...] = ()
+    groups: int = 1
+    batch: int = 1
+    image: tuple[int, ...] = ()
+    dilation: tuple[int, ...] = ()
+    transposed: bool = False
+
+    def __post_init__(self) -> None:
+        """Fill in what follows from the rest, and refuse sizes that make no layer."""
+        ones = (1,) * len(self.out)
+        object.__setattr__(self, "stride", self.stride or ones)
+        object.__setattr__(self, "dilation", self.dilation or ones)
+        if not self.image:
+            same = tuple(size * step for size, step in zip(self.out, self.stride, strict=False))
+            object.__setattr__(self, "image", same)
+        for name in ("c_in", "c_out", "groups", "batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+        for name in ("out", "kernel", "stride", "image", "dilation"):
+            sizes = getattr(self, name)
+            if len(sizes) != len(self.out):
+                raise ValueError(f"{name}={_by(sizes)}: needs one size for each axis of out={_by(self.out)}")
+            if min(sizes, default=0) < 1:
+                raise ValueError(f"{name}={_by(sizes)}: every size must be at least 1")
+        for name in ("c_in", "c_out"):
+            if getattr(self, name) % self.groups:
+                raise ValueError(
+                    f"groups={self.groups}: does not divide {name}={getattr(self, name)}; "
+                    "choose a number that divides both channels"
+                )
+
+    @property
+    def input_words(self) -> int:
+        """Of the whole batch, without padding."""
+        return self.batch * self.c_in * prod(self.image)
+
+    @property
+    def weight_words(self) -> int:
+        """Without the bias."""
+        return self.c_in * self.c_out * prod(self.kernel) // self.groups
+
+    @property
+    def output_words(self) -> int:
+        """Of the whole batch."""
+        return self.batch * self.c_out * prod(self.out)
+
+    @property
+    def words(self) -> int:
+        """Each of the three tensors once. Every pass reads two of them, or their gradients, and writes the third's."""
+        return self.input_words + self.weight_words + self.output_words
+
+    def gemm(self, which: Pass) -> Gemm:
+        """The product a pass comes to.
+
+        The input gradient of a layer with a stride multiplies by the zeros that its lowering puts between the output's
+        gradients, and its multiply-accumulates count them.
+        """
+        if self.transposed:
+            return self.adjoint().gemm(ADJOINT_PASS[which])
+        c_in, c_out, taps = self.c_in // self.groups, self.c_out // self.groups, prod(self.kernel)
+        pixels_out, pixels_in = self.batch * prod(self.out), self.batch * prod(self.image)
+        match which:
+            case Pass.FORWARD:
+                return Gemm(pixels_out, c_out, c_in * taps, self.groups)
+            case Pass.INPUT_GRAD:
+                return Gemm(pixels_in, c_in, c_out * taps, self.groups)
+            case Pass.WEIGHT_GRAD:
+                return Gemm(c_in * taps, c_out, pixels_out, self.groups)
+
+    def adjoint(self) -> "LayerShape":
+        """The layer whose input gradient is this one's forward, and the reverse."""
+        return LayerShape(
+            self.c_out,
+            self.c_in,
+            self.image,
+            self.kernel,
+            self.stride,
+            self.groups,
+            self.batch,
+            self.out,
+            self.dilation,
+            not self.transposed,
+        )
+
+
+ADJOINT_PASS = {
+    Pass.FORWARD: Pass.INPUT_GRAD,
+    Pass.INPUT_GRAD: Pass.FORWARD,
+    Pass.WEIGHT_GRAD: Pass.WEIGHT_GRAD,
+}
+"""Which pass of the adjoint a pass of a transposed convolution is."""
+
+
+def _by(sizes: tuple[int, ...]) -> str:
+    return "x".join(map(str, sizes))

@@ -1,0 +1,39 @@
+"""Cycles of a matrix product on a systolic array, in closed form.
+
+The array holds one operand still and streams the others past it; whatever is larger than the array is cut into *folds*
+that run one after the other, each at full length: an edge tile that fills only a part of the array takes as long as a
+full one. For R rows, C columns and a product of (M x K) by (K x N), one fold takes
+
+- weights still (WS): R to load the weights, M to stream the inputs, R + C - 2 for the last to cross the array;
+- inputs still (IS): the same with weights and inputs exchanged, so N streams;
+- outputs still (OS): K to accumulate, R + C - 2 for the last operands to reach the far corner; the results leave while
+  the next fold runs.
+
+These are the forms of SCALE-Sim (Samajdar et al., "A systematic methodology for characterizing scalability of DNN
+accelerators using SCALE-Sim", ISPASS 2020). Version 3.0.0 of the program prints one cycle less, whatever the layer: it
+counts the last cycle from zero.
+"""
+
+from adagp.accelerator.shapes import Gemm
+
+
+def ws_cycles(gemm: Gemm, rows: int, columns: int) -> int:
+    """The (K x N) operand stays in the array."""
+    folds = _ceil(gemm.k, rows) * _ceil(gemm.n, columns)
+    return gemm.count * folds * (2 * rows + columns + gemm.m - 2)
+
+
+def is_cycles(gemm: Gemm, rows: int, columns: int) -> int:
+    """The (M x K) operand stays in the array."""
+    folds = _ceil(gemm.k, rows) * _ceil(gemm.m, columns)
+    return gemm.count * folds * (2 * rows + columns + gemm.n - 2)
+
+
+def os_cycles(gemm: Gemm, rows: int, columns: int) -> int:
+    """The (M x N) result stays in the array."""
+    folds = _ceil(gemm.m, rows) * _ceil(gemm.n, columns)
+    return gemm.count * folds * (rows + columns + gemm.k - 2)
+
+
+def _ceil(whole: int, part: int) -> int:
+    return -(-whole // part)
