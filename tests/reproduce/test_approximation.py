@@ -1,7 +1,9 @@
 """The paper's tables: the right runs, the right arithmetic, through the command, resumed."""
 
 import json
+import shlex
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from adagp import models, schedules
-from adagp.cli import app
+from adagp.cli import app, reproduce
 from adagp.kernels.measure import TABLE_1, Timing
 from adagp.reproduce import approximation
-from adagp.training import RecipeError
+from adagp.training import Interrupted, RecipeError
 
 SMALL = ["--data", "digits", "--epochs", "1", "--train-limit", "64", "--test-limit", "50", "--batch-size", "32"]
 
@@ -100,6 +102,27 @@ def test_the_accuracy_command_writes_all_tables_and_resumes_without_training_aga
     assert after[again]["test_accuracy"] == before[again]["test_accuracy"]  # trained anew, from the same seed
     assert all(after[name] == before[name] for name in before if name != again)
     assert json.loads((out / "tables.json").read_text())["tables"] == json.loads(second.stdout)["tables"]
+
+
+def test_the_line_printed_after_an_interrupt_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: Any, **named: Any) -> None:
+        raise Interrupted(signal.SIGINT)
+
+    words = ["approximation-accuracy", "--tables", "2", *SMALL, "--threads", "1", "--out", str(tmp_path / "s")]
+    monkeypatch.setattr(reproduce, "study", interrupted)
+    done = call(*words)
+    assert done.exit_code == 130
+    again = shlex.split(done.stderr.splitlines()[-1])
+    monkeypatch.undo()
+    resumed = call(*again[2:])
+    assert resumed.exit_code == 0, resumed.output
+    (recipe,) = {
+        json.dumps({**json.loads(file.read_text()), "method": "", "schedule": ""})
+        for file in (tmp_path / "s").glob("*/recipe.json")
+    }
+    assert json.loads(recipe) | {"batch_size": 32, "threads": 1, "train_limit": 64, "data": "digits"} == json.loads(
+        recipe
+    )
 
 
 def test_the_kernel_command_measures_all_shapes() -> None:

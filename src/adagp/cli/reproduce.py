@@ -114,8 +114,23 @@ def accuracy_command(
                 checkpoint_seconds=checkpoint_seconds,
             )
         except Interrupted as stop:
-            again = resume_line("reproduce approximation-accuracy", out, device, data_root, as_json, False)
-            raise stopped(stop, f"{again}  # and the other options as before", display) from None
+            again = resume_line(
+                "reproduce approximation-accuracy",
+                out,
+                device,
+                data_root,
+                as_json,
+                tables=tables,
+                epochs=epochs,
+                train_limit=train_limit,
+                test_limit=test_limit,
+                seeds=seeds,
+                data=data_name,
+                batch_size=batch_size,
+                lr=lr,
+                threads=threads,
+            )
+            raise stopped(stop, again, display) from None
     images = "all" if train_limit is None else f"{train_limit:,}"
     scale = f"{epochs} epoch{'s' if epochs > 1 else ''} of {images} images of {data_name}"
     shown = approximation.accuracy_tables(chosen, results, chosen_seeds, scale)

@@ -86,12 +86,20 @@ def _numbered(stem: str, number: int) -> Path:
 
 
 def resume_line(
-    command: str, path: Path, device: str | None, root: Path | None, as_json: bool, tensorboard: bool
+    command: str,
+    path: Path,
+    device: str | None,
+    root: Path | None,
+    as_json: bool,
+    tensorboard: bool = False,
+    **others: object,
 ) -> str:
-    """The command that continues this run: what the user copies after Ctrl-C."""
+    """The command that continues this run: what the user copies after Ctrl-C. `others` are options to repeat."""
     # Where the command is not on PATH, what was typed to start it is.
     adagp = "adagp" if shutil.which("adagp") or Path(sys.argv[0]).name != "adagp" else sys.argv[0]
     words = [adagp, *command.split(), "--out", str(path), "--resume"]
+    for name, value in others.items():
+        words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
     words += ["--device", device] if device else []
     words += ["--data-root", str(root)] if root else []
     words += ["--json"] if as_json else []
