@@ -2,5 +2,18 @@
 
 from adagp.accelerator.array import DATAFLOWS, Array, PassCost, layer_cost, pass_cost
 from adagp.accelerator.shapes import Gemm, LayerShape, Pass
+from adagp.accelerator.workload import PredictorShape, Work, trace
 
-__all__ = ["DATAFLOWS", "Array", "Gemm", "LayerShape", "Pass", "PassCost", "layer_cost", "pass_cost"]
+__all__ = [
+    "DATAFLOWS",
+    "Array",
+    "Gemm",
+    "LayerShape",
+    "Pass",
+    "PassCost",
+    "PredictorShape",
+    "Work",
+    "layer_cost",
+    "pass_cost",
+    "trace",
+]
