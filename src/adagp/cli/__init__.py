@@ -8,6 +8,7 @@ from adagp.cli.lists import models_command
 from adagp.cli.options import METHODS_HELP, PRESETS_HELP
 from adagp.cli.reproduce import reproduce_app
 from adagp.cli.schedule import schedule_app
+from adagp.cli.simulate import LAYER_HELP, simulate_command
 from adagp.cli.train import train_command
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app.command("train", epilog=f"{METHODS_HELP}\n\n{PRESETS_HELP}")(train_command)
 app.command("compare", epilog=f"{METHODS_HELP}\n\n{PRESETS_HELP}")(compare_command)
 app.add_typer(schedule_app, name="schedule")
 app.add_typer(reproduce_app, name="reproduce")
+app.command("simulate", epilog=LAYER_HELP)(simulate_command)
 app.command("models")(models_command)
 app.command("data")(data_command)
 
