@@ -18,7 +18,7 @@ SYSTOLIC = ("ws", "os", "is")
 def rows_of(name):
     with (HERE / name).open() as file:
         return [
-            {key: value if key in ("layer", "dataflow") else float(value) for key, value in row.items()}
+            {key: value if key in ("layer", "dataflow", "pass") else float(value) for key, value in row.items()}
             for row in csv.DictReader(file)
         ]
 
@@ -57,6 +57,14 @@ def test_row_stationary_is_nn_dataflows_for_other_kernels_strides_batches_and_ar
         batch=int(row["batch"]),
     )
     cost = pass_cost(shape, Pass.FORWARD, Array(*integers(row, "rows", "columns")), "rs")
+    assert (cost.cycles, cost.dram_words) == (row["cycles"], row["dram_words"])
+
+
+@pytest.mark.parametrize("row", rows_of("row_stationary_backward.csv"))
+def test_row_stationary_gradients_are_nn_dataflows_of_the_convolutions_they_are(row):
+    sizes = integers(row, "out_h", "out_w"), integers(row, "kernel_h", "kernel_w")
+    shape = LayerShape(*integers(row, "c_in", "c_out"), *sizes, batch=int(row["batch"]))
+    cost = pass_cost(shape, Pass(row["pass"]), Array(12, 15), "rs")
     assert (cost.cycles, cost.dram_words) == (row["cycles"], row["dram_words"])
 
 
