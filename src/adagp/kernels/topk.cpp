@@ -23,10 +23,10 @@ constexpr int64_t kCacheBytes = 512 * 1024;
 // Packing the input pays once each of its entries is read about this often, measured: channels that lie together are
 // read well without, while planes make every patch a walk through memory.
 constexpr double kReadsToPackRows = 4.0;
-constexpr double kReadsToPackPlanes = 0.1;
-// Entries read or packed, or eight products added: about a millisecond. For less, waking a thread and waiting for it is
-// a poor bargain on a machine that does other work as well.
-constexpr double kWorkPerThread = 2e6;
+constexpr double kReadsToPackPlanes = 0.3;
+// Entries read or packed, or eight products added: about half a millisecond. For less, waking a thread and waiting for it
+// is a poor bargain on a machine that does other work as well.
+constexpr double kWorkPerThread = 8e5;
 constexpr int64_t kVectorBytes = 64;
 // Positions by which planes are turned into rows, or back: a few lines of each plane.
 constexpr int64_t kTile = 32;
