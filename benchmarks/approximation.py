@@ -174,7 +174,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", default=NETWORKS, choices=models.names(), help="which networks")
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=30, help="interleaved repetitions; the median counts")
+    parser.add_argument("--rounds", type=int, default=60, help="interleaved repetitions; the median counts")
     parser.add_argument("--contiguous", action="store_true", help="in place of channels-last")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     options = parser.parse_args()
