@@ -118,3 +118,9 @@ def test_ladder_is_the_papers_where_it_fits_and_scaled_where_not() -> None:
     assert (short.warmup_steps, short.rung_steps) == (500, 200)
     explicit = Recipe(warmup_epochs=0.5, rung_epochs=1).ladder(total_steps=400, steps_per_epoch=100)
     assert (explicit.warmup_steps, explicit.rung_steps) == (50, 100)
+
+
+@pytest.mark.parametrize(("field", "value"), [("data", "multi30k"), ("data", "voc2007"), ("model", "transformer")])
+def test_what_is_for_another_task_is_not_called_unknown(field: str, value: str) -> None:
+    with pytest.raises(RecipeError, match=f"^{field} '{value}' is not for image classification.*choose one of"):
+        Recipe.from_mapping({field: value})

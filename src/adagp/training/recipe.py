@@ -273,11 +273,18 @@ def _name_problems(recipe: Recipe) -> list[str]:
     ]
     if recipe.predictor is not None:
         choices.append(("predictor", recipe.predictor, predictor.names()))
-    problems = [
-        f"unknown {field} '{value}'{_did_you_mean(str(value), known)}: choose one of {', '.join(known)}"
-        for field, value, known in choices
-        if value not in known
-    ]
+    listed = {"model": models.names(), "data": data.names()}
+    problems = []
+    for field, value, known in choices:
+        if value in listed.get(field, []) and value not in known:
+            problems.append(
+                f"{field} '{value}' is not for image classification, the one task that runs train: choose one of "
+                f"{', '.join(known)}"
+            )
+        elif value not in known:
+            problems.append(
+                f"unknown {field} '{value}'{_did_you_mean(str(value), known)}: choose one of {', '.join(known)}"
+            )
     if recipe.method == "adagp-paper" and recipe.predictor not in (None, methods.get("adagp-paper").predictor):
         problems.append(f"predictor = {recipe.predictor} would make adagp-paper something else: take method adagp")
     return problems
