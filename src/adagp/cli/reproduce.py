@@ -87,17 +87,16 @@ def accuracy_command(
     del debug
     chosen = numbers("tables", tables)
     chosen_seeds = numbers("seeds", seeds)
-    recipes = approximation.recipes(
-        chosen,
-        chosen_seeds,
-        data=data_name,
-        epochs=epochs,
-        train_limit=train_limit,
-        test_limit=test_limit,
-        batch_size=batch_size,
-        lr=lr,
-        threads=threads,
-    )
+    fields: dict[str, Any] = {
+        "data": data_name,
+        "epochs": epochs,
+        "train_limit": train_limit,
+        "test_limit": test_limit,
+        "batch_size": batch_size,
+        "lr": lr,
+        "threads": threads,
+    }
+    recipes = approximation.recipes(chosen, chosen_seeds, **fields)
     where = chosen_device(device)
     with catch_signals() as interrupt, Display(as_json) as display:
         dataset = data.load(data_name, data_root)
@@ -114,22 +113,8 @@ def accuracy_command(
                 checkpoint_seconds=checkpoint_seconds,
             )
         except Interrupted as stop:
-            again = resume_line(
-                "reproduce approximation-accuracy",
-                out,
-                device,
-                data_root,
-                as_json,
-                tables=tables,
-                epochs=epochs,
-                train_limit=train_limit,
-                test_limit=test_limit,
-                seeds=seeds,
-                data=data_name,
-                batch_size=batch_size,
-                lr=lr,
-                threads=threads,
-            )
+            name = "reproduce approximation-accuracy"
+            again = resume_line(name, out, device, data_root, as_json, tables=tables, seeds=seeds, **fields)
             raise stopped(stop, again, display) from None
     images = "all" if train_limit is None else f"{train_limit:,}"
     scale = f"{epochs} epoch{'s' if epochs > 1 else ''} of {images} images of {data_name}"

@@ -155,7 +155,7 @@ class MethodResult:
             which some layers have another source, and of a `GP` batch.
         predictor_ms: Median milliseconds of the predictor within them.
         peak_bytes: Peak bytes of tensors above the resting model, by phase.
-        phases: Batches per phase, summed over seeds.
+        phases: Batches of each of `planning.KINDS`, summed over seeds.
         counts: Layer updates applied per source, and fallbacks, summed over seeds.
         cosines: Per covered layer the running cosine after each epoch of the first seed.
         seeds: Each seed's result.
