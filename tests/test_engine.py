@@ -3,7 +3,7 @@
 import copy
 import io
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from adagp import AdaGP, NonFiniteError, Phase, Plan, schedules
+from adagp.layers import Layer
 from adagp.predictor import PaperPredictor, Seen
 from adagp.rows import Rows
 from tests.nets import batches, build, equal_parameters, loss_of, sgd, small_cnn
@@ -571,9 +572,10 @@ def test_immediate_lets_micro_batches_accumulate_in_bp() -> None:
 class Broken(PaperPredictor):
     """Predicts NaN for one layer."""
 
-    def predict(self, layer: Any, seen: Seen, base: Rows | None = None, factor: float = 1.0) -> Rows:
-        rows = super().predict(layer, seen, base, factor)
-        return Rows(rows.weight * float("nan"), rows.bias) if layer.name == "7" else rows
+    def predict(self, asked: Sequence[tuple[Layer, Seen]]) -> Iterator[Rows | None]:
+        for (layer, _), rows in zip(asked, super().predict(asked), strict=True):
+            assert rows is not None
+            yield Rows(rows.weight * float("nan"), rows.bias) if layer.name == "7" else rows
 
 
 def test_a_prediction_that_is_not_finite_makes_the_batch_fall_back_to_backprop(

@@ -31,8 +31,13 @@ def lessons(predictor: Predictor, found: list[Layer], generator: torch.Generator
         bias = None if layer.bias is None else torch.randn(layer.out, 1, generator=generator) * 2
         truth = Rows(weight, bias)
         squares = tuple(float(block.square().sum()) for block in truth.blocks())
-        made.append(Lesson(layer, predictor.see(layer, output), truth, squares))
+        seen = predictor.see(layer, output) if layer.name in predictor.studied() else None
+        made.append(Lesson(layer, seen, truth, squares))
     return made
+
+
+def predict(predictor: Predictor, layer: Layer, seen: Seen) -> Any:
+    return next(predictor.predict([(layer, seen)]))
 
 
 def flat(rows: Rows) -> Tensor:
@@ -46,12 +51,16 @@ class Oracle:
         self.conv = nn.Conv2d(1, 1, 3, padding=1)
         self.conv.load_state_dict(twin._conv.state_dict())
         self.last = nn.Parameter(twin._last.detach().clone())
-        self.optimizer = torch.optim.Adam([*self.conv.parameters(), self.last], lr=twin._lr)
+        # Adam steps by the sign of a gradient that is 0 but for rounding, unless its epsilon is larger than that.
+        self.optimizer = torch.optim.Adam([*self.conv.parameters(), self.last], lr=twin._lr, eps=1e-3)
+        twin._optimizer.param_groups[0]["eps"] = 1e-3
 
     def step(self, twin: PaperPredictor, batch: list[Lesson], bases: dict[str, Rows]) -> None:
         loss = torch.zeros(())
         for lesson in batch:
-            features = torch.relu(self.conv(lesson.seen.output.view(-1, 1, 4, 4))).flatten(1)
+            assert lesson.seen is not None
+            pooled = lesson.seen.output / lesson.seen.output.square().mean().sqrt()
+            features = torch.relu(self.conv(pooled.view(-1, 1, 4, 4))).flatten(1)
             features = torch.cat([features, torch.ones(len(features), 1)], dim=1)
             blocks, base = lesson.truth.blocks(), bases.get(lesson.layer.name)
             units = [self.last[1 : 1 + lesson.layer.fan_in], self.last[:1]]
@@ -97,12 +106,12 @@ def test_reported_agreement_is_that_of_the_prediction_written_out(seed: int, nam
     predictor.attach(found)
     for step in range(9):
         batch = lessons(predictor, found, generator)
-        if name == "trusted":
-            assert isinstance(predictor, TrustedPredictor)
-            network, means = predictor._network, predictor._means
-            written = [network.predict(lesson.layer, lesson.seen, means.get(lesson.layer.name)) for lesson in batch]
+        asked = [(lesson.layer, lesson.seen) for lesson in batch if lesson.seen is not None]
+        if isinstance(predictor, TrustedPredictor):
+            bases = [predictor._means.get(layer.name) for layer, _ in asked]
+            written = list(predictor._network.share(asked, bases, [1.0] * len(asked)))
         else:
-            written = [predictor.predict(lesson.layer, lesson.seen) for lesson in batch]
+            written = [rows for rows in predictor.predict(asked) if rows is not None]
         reported = predictor.learn(batch)
         for lesson, rows in zip(batch, written, strict=True):
             expected, seen = agreement(flat(rows), flat(lesson.truth)), reported[lesson.layer.name]
@@ -120,7 +129,7 @@ def test_smaller_layers_use_a_slice_of_the_last_layer() -> None:
     predictor = PaperPredictor()
     predictor.attach(found)
     assert predictor._last.shape == (1 + 27, 17)
-    assert predictor.predict(found[2], Seen(torch.randn(7, 16))).weight.shape == (7, 5)
+    assert predict(predictor, found[2], Seen(torch.randn(7, 16))).weight.shape == (7, 5)
 
 
 def test_the_network_learns_what_can_be_learned() -> None:
@@ -146,7 +155,7 @@ def test_biases_are_predicted_only_where_wanted() -> None:
     for wanted in (True, False):
         predictor = PaperPredictor(predict_bias=wanted)
         predictor.attach(found)
-        rows = predictor.predict(found[0], Seen(torch.randn(6, 16)))
+        rows = predict(predictor, found[0], Seen(torch.randn(6, 16)))
         assert (rows.bias is not None) == wanted
         assert predictor.learn(lessons(predictor, found, torch.Generator()))["0"].count == 6 * (27 + wanted)
 
@@ -160,6 +169,35 @@ def test_layers_take_turns_when_few_are_learned_a_step() -> None:
     assert turns == [["0", "1"], ["0", "2"], ["1", "2"]]
     with pytest.raises(ValueError, match="layers_per_step"):
         PaperPredictor(layers_per_step=0)
+
+
+def test_a_layer_that_is_not_studied_is_judged_by_its_mean_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    found = layers()
+    predictor = TrustedPredictor(PaperPredictor(lr=1e-1, layers_per_step=1))
+    predictor.attach(found)
+    studied = []
+    for _ in range(7):
+        batch = lessons(predictor, found, generator)
+        before = {layer.name: predictor.trust(layer.name) for layer in found}
+        expected = {}
+        for lesson in batch:
+            mean = predictor._means.get(lesson.layer.name)
+            if lesson.seen is not None:
+                studied.append(lesson.layer.name)
+                (rows,) = predictor._network.share([(lesson.layer, lesson.seen)], [mean], [1.0])
+            elif mean is not None:
+                rows = mean.clone()
+            else:
+                rows = Rows(*(None if block is None else torch.zeros_like(block) for block in lesson.truth))
+            expected[lesson.layer.name] = agreement(flat(rows), flat(lesson.truth))
+        found_now = predictor.learn(batch)
+        assert found_now.keys() == before.keys()
+        for name, seen in found_now.items():
+            assert seen.cosine == pytest.approx(expected[name].cosine, abs=1e-4)
+            assert seen.norm_ratio == pytest.approx(expected[name].norm_ratio, rel=1e-3, abs=1e-4)
+            assert predictor.trust(name) == pytest.approx(min(max(before[name] + 0.03 * seen.cosine, 0), 1))
+    assert studied == ["0", "1", "2", "0", "1", "2", "0"]
 
 
 def test_the_paper_sees_the_whole_batch_and_the_default_sixteen_samples() -> None:
@@ -196,13 +234,13 @@ def test_trust_grows_while_the_mean_points_right_and_dies_when_it_points_wrong()
     predictor = TrustedPredictor()
     layer = learn_constant(predictor, 1.0, 40)
     assert predictor.trust(layer.name) == 1.0
-    rows = predictor.predict(layer, Seen(torch.ones(3, 16)))
+    rows = predict(predictor, layer, Seen(torch.ones(3, 16)))
     assert rows is not None
     assert torch.allclose(rows.weight, torch.ones(3, 4), atol=0.05)
     flipping = TrustedPredictor()
     layer = learn_constant(flipping, 1.0, 100)
     assert flipping.trust(layer.name) == 0.0
-    assert flipping.predict(layer, Seen(torch.ones(3, 16))) is None
+    assert predict(flipping, layer, Seen(torch.ones(3, 16))) is None
 
 
 def test_the_learning_rate_follows_its_milestones() -> None:
@@ -235,7 +273,9 @@ def test_predictions_scale_with_the_gradient() -> None:
                 for lesson in lessons(predictor, found, generator)
             ]
             predictor.learn(batch)
-        rows.append(flat(predictor.predict(found[0], batch[0].seen)))
+        seen = batch[0].seen
+        assert seen is not None
+        rows.append(flat(predict(predictor, found[0], seen)))
     assert rows[0].norm() > 0
     assert torch.allclose(rows[0] * 1000, rows[1], rtol=1e-3)
 

@@ -8,9 +8,10 @@ quality, schedule) -> the user's optimizer.
 import copy
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
+from math import isfinite
 from types import TracebackType
 from typing import Any
 
@@ -29,7 +30,7 @@ from adagp.predictor import Lesson, Predictor, Seen
 from adagp.quality import Agreement, LayerQuality, QualityRecord
 from adagp.rows import Rows
 from adagp.schedules import Phase, Plan, Schedule
-from adagp.sources import Source
+from adagp.sources import Asked, Source
 from adagp.tap import tap
 
 logger = logging.getLogger("adagp")
@@ -395,6 +396,7 @@ class Batch:
         self.step_index = engine.step_index
         self.plan = engine.next_plan()
         self.source = engine._resolve(self.plan)
+        self._studied = () if engine._predictor is None else engine._predictor.studied()
 
     @property
     def needs_forward(self) -> bool:
@@ -503,7 +505,7 @@ class Batch:
             self._scaler.unscale_(engine.optimizer)
         with torch.no_grad(), _full_precision(engine._device):
             seen = self._agreed()
-            truths = self._truths(seen)
+            truths = self._truths()
             self._supply(seen)
             agreements = engine._timed(lambda: self._learn(seen, truths))
         if self.failed:
@@ -523,7 +525,7 @@ class Batch:
         outputs = engine._ranks.average([mean.output for mean in means])
         return {name: Seen(output) for name, output in zip(self._seen, outputs, strict=True)}
 
-    def _truths(self, seen: Mapping[str, Seen]) -> dict[str, Rows]:
+    def _truths(self) -> dict[str, Rows]:
         """The true rows of every layer that backpropagation served."""
         engine = self._engine
         truths: dict[str, Rows] = {}
@@ -533,7 +535,7 @@ class Batch:
             rows = layer.gradient()
             if rows is None:
                 continue
-            if engine._predictor is not None and layer.name not in seen:
+            if engine._predictor is not None and layer.name not in self._samples:
                 engine._drop(layer, "its weight is used without calling the module, so its output is never seen")
                 continue
             truths[layer.name] = rows
@@ -548,8 +550,15 @@ class Batch:
         served = [layer for layer in engine._layers if self.source[layer.name] != "backprop"]
         without = [layer for layer in served if not engine._sources[self.source[layer.name]].needs_backward]
         samples = self._counted([layer.name for layer in without])
-        for layer in without:
-            layer.assign(self._gradient(layer, seen.get(layer.name), samples.get(layer.name, 0)))
+        for name, source in engine._sources.items():
+            self._assign(
+                source,
+                [
+                    Asked(layer, seen.get(layer.name), samples.get(layer.name, 0))
+                    for layer in without
+                    if self.source[layer.name] == name
+                ],
+            )
         if self.failed:
             for layer in without:
                 layer.assign(None)
@@ -564,20 +573,38 @@ class Batch:
         totals = engine._ranks.totals([sum(self._samples.get(name, [])) for name in asking], engine._device)
         return dict(zip(asking, totals, strict=True))
 
-    def _gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
-        engine = self._engine
-        source = engine._sources[self.source[layer.name]]
-        if source.needs_forward and not samples:
-            return None  # the forward did not come by
-        if source.needs_output:
-            rows: Rows | None = engine._timed(lambda: source.gradient(layer, seen, samples))
-            # The sum is finite only if all entries are, and needs no memory of the rows' size.
-            if rows is not None and not all(bool(block.sum().isfinite()) for block in rows.blocks()):
-                logger.warning("step %d: the prediction for layer %r is not finite", self.step_index, layer.name)
-                self.failed = True
-                return None
-            return rows
-        return source.gradient(layer, seen, samples)
+    def _assign(self, source: Source, asked: Sequence[Asked]) -> None:
+        """Put what a source gives into the `.grad` of these layers."""
+        if source.needs_forward:  # where it did not come by, there is nothing to give
+            for one in asked:
+                one.layer.assign(None)
+            asked = [one for one in asked if one.samples]
+
+        def write() -> None:
+            for one, rows in zip(asked, source.gradients(asked), strict=True):
+                one.layer.assign(rows)
+
+        if not source.needs_output:
+            write()
+        elif asked:
+            self._engine._timed(write)
+            self._check_predictions([one.layer for one in asked])
+
+    def _check_predictions(self, layers: Sequence[Layer]) -> None:
+        """A batch with a prediction that is not finite has failed, and nothing of it is applied."""
+        given = [(layer, part.grad) for layer in layers for part in layer.parameters() if part.grad is not None]
+        if not given:
+            return
+        # A sum is finite only if all entries are, and needs no memory of their size.
+        sums = torch.stack([grad.sum(dtype=torch.float32) for _, grad in given])
+        if not bool(sums.isfinite().all()):
+            name = next(
+                layer.name for (layer, _), total in zip(given, sums.tolist(), strict=True) if not isfinite(total)
+            )
+            logger.warning("step %d: the prediction for layer %r is not finite", self.step_index, name)
+            self.failed = True
+            for layer in layers:
+                layer.assign(None)
 
     def _count(self, layer: Layer) -> None:
         """Count what the optimizer will find: a source that gave nothing was a skip."""
@@ -594,11 +621,10 @@ class Batch:
         if len(sound) < len(truths):
             engine._counts["nonfinite"] += len(truths) - len(sound)
         for source in remembering:
-            for name in sound:
-                source.learn(engine._by_name[name], truths[name])
+            source.learn({name: truths[name] for name in sound})
         if engine._predictor is None:
             return {}
-        lessons = [Lesson(engine._by_name[name], seen[name], truths[name], squares[name]) for name in sound]
+        lessons = [Lesson(engine._by_name[name], seen.get(name), truths[name], squares[name]) for name in sound]
         if not lessons:
             return {}
         with torch.enable_grad():
@@ -620,7 +646,9 @@ class Batch:
         if layer.name not in engine._by_name:
             return None
         source = engine._sources[self.source[layer.name]]
-        watched = engine._predictor is not None and (source.needs_graph or source.needs_output)
+        watched = engine._predictor is not None and (
+            source.needs_output or (source.needs_graph and layer.name in self._studied)
+        )
         if not isinstance(output, Tensor) and (watched or source.needs_error or source.needs_forward):
             raise TypeError(f"layer {layer.name!r} returned {type(output).__name__}, not a tensor: exclude it")
         if self._recording:  # in backward, activation checkpointing runs layers a second time
@@ -663,8 +691,7 @@ class Batch:
         engine = self._engine
         assert engine._predictor is not None
         see = engine._predictor.see
-        with torch.no_grad(), _full_precision(output.device):
-            self._seen.setdefault(layer.name, []).append(engine._timed(lambda: see(layer, output)))
+        self._seen.setdefault(layer.name, []).append(engine._timed(lambda: see(layer, output)))
 
     def _update_now(self, layer: Layer) -> None:
         """Step the optimizer for one layer: every other gradient is None, so nothing else moves."""
@@ -675,7 +702,7 @@ class Batch:
         seen = Seen(engine._ranks.average([parts[0].output])[0]) if parts else None
         samples = self._counted([layer.name]).get(layer.name, 0)
         with _full_precision(engine._device):
-            layer.assign(self._gradient(layer, seen, samples))
+            self._assign(engine._sources[self.source[layer.name]], [Asked(layer, seen, samples)])
         self._count(layer)
         engine.optimizer.step()
         layer.assign(None)
@@ -689,8 +716,8 @@ def _full_precision(device: torch.device) -> AbstractContextManager[object]:
 
 def _squares(truths: Mapping[str, Rows]) -> dict[str, tuple[float, ...]]:
     """Sum of squares of every block, fetched from the device at once; NaN and overflow come out as infinity."""
-    flat = [block.flatten() for rows in truths.values() for block in rows.blocks()]
-    values = iter(torch.stack([block @ block for block in flat]).nan_to_num(nan=torch.inf, posinf=torch.inf).tolist())
+    norms = torch.stack(torch._foreach_norm([block for rows in truths.values() for block in rows.blocks()]))
+    values = iter(norms.square().nan_to_num(nan=torch.inf, posinf=torch.inf).tolist())
     return {name: tuple(next(values) for _ in rows.blocks()) for name, rows in truths.items()}
 
 

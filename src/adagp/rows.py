@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 MEAN_DECAY = 0.9
@@ -37,16 +38,20 @@ class RunningRows:
         """The mean itself, not a copy; None before the first true gradient."""
         return self._rows.get(layer)
 
-    def add(self, layer: str, truth: Rows) -> None:
-        """Move the mean towards a true gradient."""
-        count = self._count.get(layer, 0)
-        self._count[layer] = count + 1
-        if count == 0:
-            self._rows[layer] = truth.clone()
-            return
-        weight = max(1 - self._decay, 1 / (count + 1))
-        for kept, new in zip(self._rows[layer].blocks(), truth.blocks(), strict=True):
-            kept.lerp_(new, weight)
+    def add(self, truths: Mapping[str, Rows]) -> None:
+        """Move the means towards the true gradients of these layers."""
+        moves: dict[float, tuple[list[Tensor], list[Tensor]]] = {}
+        for layer, truth in truths.items():
+            count = self._count.get(layer, 0)
+            self._count[layer] = count + 1
+            if count == 0:
+                self._rows[layer] = truth.clone()
+                continue
+            kept, new = moves.setdefault(max(1 - self._decay, 1 / (count + 1)), ([], []))
+            kept += self._rows[layer].blocks()
+            new += truth.blocks()
+        for weight, (kept, new) in moves.items():
+            torch._foreach_lerp_(kept, new, weight)
 
     def state_dict(self) -> dict[str, Any]:
         """The means and how many batches each stands for."""

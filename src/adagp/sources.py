@@ -5,8 +5,8 @@ momentum and weight decay still move it. A source that has nothing to give yet r
 A source speaks for the whole layer, its weight and its bias.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,14 @@ from adagp.kernels import topk_weight_grad
 from adagp.layers import Layer
 from adagp.predictor import Predictor, Seen
 from adagp.rows import MEAN_DECAY, Rows, RunningRows
+
+
+class Asked(NamedTuple):
+    """A layer that waits for its gradient: what it saw, None where nothing was, in a batch of so many samples."""
+
+    layer: Layer
+    seen: Seen | None
+    samples: int
 
 
 class Source:
@@ -40,6 +48,10 @@ class Source:
         """The rows for this batch of so many samples, or None to leave the layer alone."""
         raise NotImplementedError
 
+    def gradients(self, asked: Sequence[Asked]) -> Iterator[Rows | None]:
+        """What `gradient` gives, layer by layer; to be overridden where work for all layers at once is cheaper."""
+        return (self.gradient(*one) for one in asked)
+
     def options(self) -> str:
         """The source's options in brackets, empty where it has none: a saved state is only loaded beside the same."""
         return ""
@@ -51,8 +63,8 @@ class Source:
     def receive(self, layer: Layer, layer_input: Tensor, error: Tensor) -> None:
         """Given the layer's input and the gradient at its output where `needs_error`; adds to the layer's `.grad`."""
 
-    def learn(self, layer: Layer, truth: Rows) -> None:
-        """Told every true gradient."""
+    def learn(self, truths: Mapping[str, Rows]) -> None:
+        """Told every true gradient of a batch, by the layer's name."""
 
     def state_dict(self) -> dict[str, Any]:
         """What the source remembers."""
@@ -81,9 +93,10 @@ class Predicted(Source):
         """The predictor is shared with the engine, which lets it learn."""
         self._predictor = predictor
 
-    def gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
-        """The prediction, or None where the layer was not reached or is not trusted at all."""
-        return None if seen is None else self._predictor.predict(layer, seen)
+    def gradients(self, asked: Sequence[Asked]) -> Iterator[Rows | None]:
+        """The predictions; None where a layer was not reached or is not trusted at all."""
+        rows = self._predictor.predict([(one.layer, one.seen) for one in asked if one.seen is not None])
+        return (None if one.seen is None else next(rows) for one in asked)
 
 
 class Zero(Source):
@@ -232,9 +245,9 @@ class Remembered(Source):
         rows = self._memory.get(layer.name)
         return None if rows is None else rows.clone()
 
-    def learn(self, layer: Layer, truth: Rows) -> None:
-        """Move the memory towards a true gradient."""
-        self._memory.add(layer.name, truth)
+    def learn(self, truths: Mapping[str, Rows]) -> None:
+        """Move the memory towards the true gradients."""
+        self._memory.add(truths)
 
     def state_dict(self) -> dict[str, Any]:
         """The remembered rows."""

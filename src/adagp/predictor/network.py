@@ -1,4 +1,4 @@
-"""The predictor: one small network for all layers, and how it learns.
+"""The paper's predictor: one small network for all layers, and how it learns.
 
 The network pools a layer's reorganised output to a grid, passes it through a small convolution, and maps the result
 with one fully connected layer to a row of the weight gradient. That layer is sized by the largest `fan_in`; smaller
@@ -9,70 +9,20 @@ from a true gradient `T`: the loss, its gradient and every inner product follow 
 of `F` and `W`. Learning so reads `T` a few times and never builds anything of its size.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from adagp.layers import Layer
+from adagp.predictor.interface import Lesson, Seen
 from adagp.quality import Agreement, mean_absolute_percentage_errors
-from adagp.rows import MEAN_DECAY, Rows, RunningRows
+from adagp.rows import Rows
 
 _MAPE_ROWS = 8
 _MAPE_EVERY = 8
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a layer saw in one batch, reduced inside the forward hook so that no activation is kept alive.
-
-    Predictors that want more of a layer (its input, the loss's gradient at the model's output) add a field here.
-    """
-
-    output: Tensor
-    """The reorganised output as the predictor pools it, `(out, features)`."""
-
-    @staticmethod
-    def mean(parts: Sequence["Seen"]) -> "Seen":
-        """Several calls of one layer in a batch (a reused weight, accumulated micro-batches) seen as one."""
-        return parts[0] if len(parts) == 1 else Seen(torch.stack([part.output for part in parts]).mean(0))
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """One layer with what it saw, its true gradient, and the sum of squares of each of the gradient's blocks."""
-
-    layer: Layer
-    seen: Seen
-    truth: Rows
-    squares: tuple[float, ...]
-
-
-class Predictor(Protocol):
-    """What the engine asks of a predictor."""
-
-    def attach(self, layers: Sequence[Layer]) -> None:
-        """Size everything for these layers; called once, before anything else."""
-
-    def see(self, layer: Layer, output: Tensor) -> Seen:
-        """Reduce a layer's output to what prediction needs; called inside the forward hook."""
-
-    def predict(self, layer: Layer, seen: Seen) -> Rows | None:
-        """Rows for this layer; None where the prediction is not worth applying."""
-
-    def learn(self, lessons: Sequence[Lesson]) -> dict[str, Agreement]:
-        """Learn from true gradients; returns how the predictions made before learning agreed with them."""
-
-    def trust(self, layer: str) -> float:
-        """The factor, 0 to 1, already inside what `predict` returns."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on after a restart, in plain types and tensors."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` gave."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +78,7 @@ class PaperPredictor:
             milestones: Learning steps at which MultiStepLR multiplies the rate by `gamma`; the paper gives none.
             gamma: See `milestones`.
             predict_bias: Give biases one extra output; otherwise their gradient is None in GP.
-            layers_per_step: Learn from this many layers a step, in turn, instead of all.
+            layers_per_step: See and learn from this many layers a step, in turn, instead of all.
             samples: See the mean over at most this many samples of a batch, evenly spread, instead of all.
             literal: The printed recipe; its first predictions may be many times larger than true gradients.
             seed: Of the initial weights; the global generator is left alone.
@@ -150,6 +100,7 @@ class PaperPredictor:
     def attach(self, layers: Sequence[Layer]) -> None:
         """Size the last layer by the largest `fan_in`, with unit 0 for biases."""
         device = layers[0].weight.device
+        self._names = [layer.name for layer in layers]
         features = self._grid * self._grid * self._channels
         units = 1 + max(layer.fan_in for layer in layers)
         with torch.random.fork_rng(devices=[]):
@@ -161,14 +112,27 @@ class PaperPredictor:
         self._optimizer = torch.optim.Adam([*self._conv.parameters(), self._last], lr=self._lr)
         self._scheduler = torch.optim.lr_scheduler.MultiStepLR(self._optimizer, self._milestones, self._gamma)
 
-    def see(self, layer: Layer, output: Tensor) -> Seen:
-        """Pool the reorganised output to the grid, at unit scale, in which layers differ widely."""
-        reorganised = layer.reorganise(output.detach(), self._samples).float()
-        pooled = nn.functional.adaptive_avg_pool2d(reorganised, self._grid).flatten(1)
-        return Seen(pooled if self._literal else pooled / pooled.square().mean().sqrt().clamp(min=1e-12))
+    def studied(self) -> Collection[str]:
+        """All layers, or the next few in turn."""
+        layers = len(self._names)
+        return {self._names[(self._turn + index) % layers] for index in range(self._layers_per_step or layers)}
 
-    def _features(self, pooled: Tensor) -> Tensor:
-        """`(rows, grid x grid)` to `(rows, features + 1)`, the last being the constant 1."""
+    def see(self, layer: Layer, output: Tensor) -> Seen:
+        """Pool the reorganised output to the grid."""
+        reorganised = layer.reorganise(output.detach(), self._samples).float()
+        return Seen(nn.functional.adaptive_avg_pool2d(reorganised, self._grid).flatten(1))
+
+    def _features(self, seen: Sequence[Seen]) -> Tensor:
+        """`(rows, features + 1)` of all these layers, one below the other; the last feature is the constant 1.
+
+        Every layer's input comes to unit scale first, in which layers differ widely.
+        """
+        pooled = torch.cat([part.output for part in seen])
+        if not self._literal:
+            rows = torch.tensor([len(part.output) for part in seen], device=pooled.device)
+            norms = torch.stack(torch._foreach_norm([part.output for part in seen]))
+            scales = (norms / (rows * self._grid**2).sqrt()).clamp(min=1e-12)
+            pooled = pooled / scales.repeat_interleave(rows, output_size=len(pooled))[:, None]
         hidden = torch.relu(self._conv(pooled.reshape(-1, 1, self._grid, self._grid))).flatten(1)
         return torch.cat([hidden, hidden.new_ones(len(hidden), 1)], dim=1)
 
@@ -191,34 +155,49 @@ class PaperPredictor:
         known = self._mean_squares.get(layer.name, _mean_squares(layer, squares) or [0.0, 0.0])
         return [value**0.5 for value in known]
 
-    @torch.no_grad()
-    def predict(self, layer: Layer, seen: Seen, base: Rows | None = None, factor: float = 1.0) -> Rows:
-        """`factor x (base + prediction)`; without a base, the prediction alone."""
-        return self._rows(layer, self._features(seen.output), base, factor)
+    def predict(self, asked: Sequence[tuple[Layer, Seen]]) -> Iterator[Rows | None]:
+        """What the network says."""
+        return self.share(asked, [None] * len(asked), [1.0] * len(asked))
+
+    def share(
+        self, asked: Sequence[tuple[Layer, Seen]], bases: Sequence[Rows | None], factors: Sequence[float]
+    ) -> Iterator[Rows]:
+        """`factor x (base + prediction)` of each layer; without a base, the prediction alone."""
+        if not asked:
+            return
+        with torch.no_grad():
+            features = self._features([seen for _, seen in asked])
+        parts = torch.split(features, [layer.out for layer, _ in asked])
+        for (layer, _), part, base, factor in zip(asked, parts, bases, factors, strict=True):
+            yield self._rows(layer, part, base, factor)
 
     def _rows(self, layer: Layer, features: Tensor, base: Rows | None, factor: float = 1.0) -> Rows:
         bases = [None, None] if base is None else self.blocks(layer, base)
         predicted: list[Tensor] = []
         for units, scale, start in zip(self._units(layer), self._scales(layer), bases, strict=False):
-            scaled, weights = features * (scale * factor), self._last.detach()[units].t()
-            predicted.append(scaled @ weights if start is None else torch.addmm(start, scaled, weights, beta=factor))
+            weights, scaled = self._last.detach()[units].t(), scale * factor
+            predicted.append(
+                (features @ weights).mul_(scaled)
+                if start is None
+                else torch.addmm(start, features, weights, beta=factor, alpha=scaled)
+            )
         return Rows(predicted[0], predicted[1] if len(predicted) > 1 else None)
 
-    def choose(self, lessons: Sequence[Lesson]) -> list[Lesson]:
-        """The lessons of this step: all, or the next few in turn."""
-        if self._layers_per_step is None or self._layers_per_step >= len(lessons):
-            return list(lessons)
-        picked = [lessons[(self._turn + i) % len(lessons)] for i in range(self._layers_per_step)]
-        self._turn += self._layers_per_step
-        return picked
-
     def fit(self, lessons: Sequence[Lesson], bases: Mapping[str, Rows]) -> dict[str, Agreement]:
-        """One Adam step towards `truth - base` of every lesson, on the mean squared error of scaled rows.
+        """One Adam step towards `truth - base` of the lessons studied, on the mean squared error of scaled rows.
 
         Returns the agreement of `base + prediction`, as it was before the step, with the truth.
         """
+        studied = [lesson for lesson in lessons if lesson.seen is not None]
+        found = self._step(studied, bases) if studied else {}
+        for lesson in lessons:
+            self._follow_scale(lesson)
+        self._turn = (self._turn + (self._layers_per_step or 0)) % len(self._names)
+        return found
+
+    def _step(self, lessons: Sequence[Lesson], bases: Mapping[str, Rows]) -> dict[str, Agreement]:
         grad_last = torch.zeros_like(self._last)
-        features = self._features(torch.cat([lesson.seen.output for lesson in lessons]))
+        features = self._features([lesson.seen for lesson in lessons if lesson.seen is not None])
         parts = torch.split(features.detach(), [lesson.layer.out for lesson in lessons])
         works = [
             self._work(lesson, part, bases.get(lesson.layer.name), grad_last, 2 / len(lessons))
@@ -231,14 +210,25 @@ class PaperPredictor:
         self._optimizer.step()
         self._scheduler.step()
         products = iter(torch.stack([product for work in works for product in work.products]).tolist())
-        found = {}
-        for lesson, work in zip(lessons, works, strict=True):
-            dot, square = work.agree(products)
-            true_square = sum(lesson.squares[: len(work.scales)])
-            count = lesson.layer.out * (lesson.layer.fan_in + self._has_bias(lesson.layer))
-            found[lesson.layer.name] = Agreement(dot, square, true_square, count, self._mapes[lesson.layer.name])
-            self._follow_scale(lesson)
-        return found
+        return {
+            lesson.layer.name: self.agreement(lesson, *work.agree(products))
+            for lesson, work in zip(lessons, works, strict=True)
+        }
+
+    def agreement(self, lesson: Lesson, dot: float, square: float) -> Agreement:
+        """How a prediction of this sum of squares, and this inner product with the truth, agrees with it.
+
+        MAPE is as of the last lesson that took it, or that of no prediction at all.
+        """
+        layer = lesson.layer
+        blocks = 1 + self._has_bias(layer)
+        return Agreement(
+            dot,
+            square,
+            true_square=sum(lesson.squares[:blocks]),
+            count=layer.out * (layer.fan_in + self._has_bias(layer)),
+            mape=self._mapes.get(layer.name, 1.0),
+        )
 
     def _work(
         self, lesson: Lesson, features: Tensor, base: Rows | None, grad_last: Tensor, weight: float
@@ -297,7 +287,7 @@ class PaperPredictor:
 
     def learn(self, lessons: Sequence[Lesson]) -> dict[str, Agreement]:
         """Learn the true gradient itself."""
-        return self.fit(self.choose(lessons), {})
+        return self.fit(lessons, {})
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, Adam, its learning-rate schedule, and the scales."""
@@ -343,88 +333,3 @@ class PaperPredictor:
 def _mean_squares(layer: Layer, squares: Sequence[float]) -> list[float]:
     counts = (layer.out * layer.fan_in, layer.out)
     return [square / count for square, count in zip(squares, counts, strict=False)]
-
-
-class TrustedPredictor:
-    """The running mean of a layer's true gradient plus the network's correction, scaled by a measured trust.
-
-    A BP batch that follows GP batches shows what they did: if its gradient still points along the prediction, the
-    layer could have gone further; if it points against it, the layer went too far. Trust follows that sign, as a line
-    search would, so that it settles where the step along the prediction ends near the minimum of that line.
-    """
-
-    def __init__(
-        self, network: PaperPredictor | None = None, mean_decay: float = MEAN_DECAY, trust_rate: float = 0.03
-    ) -> None:
-        """Set what is remembered and how fast trust moves.
-
-        Args:
-            network: Learns what the mean misses; defaults to one of the default size that looks at 16 samples a batch.
-            mean_decay: Weight of the past in the running mean of true gradients.
-            trust_rate: How far one BP batch moves a layer's trust, per unit of cosine.
-        """
-        self._network = network or PaperPredictor(samples=16)
-        self._means = RunningRows(mean_decay)
-        self._trust_rate = trust_rate
-        self._trust: dict[str, float] = {}
-
-    def attach(self, layers: Sequence[Layer]) -> None:
-        """Size the network."""
-        self._network.attach(layers)
-
-    def see(self, layer: Layer, output: Tensor) -> Seen:
-        """What the network wants to see."""
-        return self._network.see(layer, output)
-
-    def predict(self, layer: Layer, seen: Seen) -> Rows | None:
-        """The trusted share of mean and correction; None where there is no trust at all."""
-        factor = self.trust(layer.name)
-        return self._network.predict(layer, seen, self._means.get(layer.name), factor) if factor > 0 else None
-
-    def trust(self, layer: str) -> float:
-        """0 to 1; 0 before the first true gradient."""
-        return self._trust.get(layer, 0.0)
-
-    def learn(self, lessons: Sequence[Lesson]) -> dict[str, Agreement]:
-        """Let the network learn what the mean misses, then move the mean and the trust."""
-        picked = self._network.choose(lessons)
-        known = ((lesson.layer.name, self._means.get(lesson.layer.name)) for lesson in picked)
-        found = self._network.fit(picked, {name: rows for name, rows in known if rows is not None})
-        for lesson in picked:
-            name = lesson.layer.name
-            self._means.add(name, lesson.truth)
-            self._trust[name] = min(max(self.trust(name) + self._trust_rate * found[name].cosine, 0.0), 1.0)
-        return found
-
-    def state_dict(self) -> dict[str, Any]:
-        """The network, the means and the trust."""
-        return {
-            "network": self._network.state_dict(),
-            "means": self._means.state_dict(),
-            "trust": dict(self._trust),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` gave."""
-        self._network.load_state_dict(state["network"])
-        self._means.load_state_dict(state["means"])
-        self._trust = dict(state["trust"])
-
-
-_PREDICTORS: dict[str, Callable[[], Predictor]] = {
-    "trusted": TrustedPredictor,
-    "paper": PaperPredictor,
-    "literal": lambda: PaperPredictor(literal=True),
-}
-
-
-def names() -> list[str]:
-    """Every predictor that `build` knows."""
-    return list(_PREDICTORS)
-
-
-def build(name: str) -> Predictor:
-    """A predictor by name: `trusted`, `paper`, or `literal` (the paper's with random output and raw targets)."""
-    if name not in _PREDICTORS:
-        raise ValueError(f"predictor={name!r} is unknown; known: {', '.join(_PREDICTORS)}, an object, or None")
-    return _PREDICTORS[name]()
