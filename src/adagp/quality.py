@@ -9,9 +9,10 @@ layer's root mean square are therefore left out. A prediction of nothing at all 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import sqrt
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MAPE_FLOOR = 1e-3
 
@@ -43,16 +44,18 @@ class Agreement:
         return max(self.predicted_square - 2 * self.dot + self.true_square, 0.0) / self.count
 
 
-def mean_absolute_percentage_errors(predicted: Sequence[Tensor], true: Sequence[Tensor]) -> list[float]:
+def mean_absolute_percentage_errors(predicted: Sequence["Tensor"], true: Sequence["Tensor"]) -> list[float]:
     """Equation (1) as a ratio for each pair of vectors, over the entries that have a meaningful one; 0 where none has.
 
     All pairs at once: a model has many layers, and a few operations for each would cost more than their arithmetic.
     """
+    import torch  # here, so that schedules can be asked without it
+
     sizes = torch.tensor([vector.numel() for vector in true], device=true[0].device)
     owner = torch.repeat_interleave(sizes)
     flat_predicted, flat_true = torch.cat(list(predicted)), torch.cat(list(true))
 
-    def sums(values: Tensor) -> Tensor:
+    def sums(values: "Tensor") -> "Tensor":
         return values.new_zeros(len(sizes)).index_add_(0, owner, values)
 
     floor = MAPE_FLOOR * (sums(flat_true.square()) / sizes).sqrt()

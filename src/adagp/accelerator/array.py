@@ -3,11 +3,23 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from adagp.accelerator.row_stationary import Planes, cut_to_fit
+from adagp.accelerator.row_stationary import MappedPlanes, Planes, cut_to_fit
 from adagp.accelerator.shapes import ADJOINT_PASS, Gemm, LayerShape, Pass
-from adagp.accelerator.systolic import is_cycles, os_cycles, ws_cycles
+from adagp.accelerator.systolic import (
+    is_buffer_words,
+    is_cycles,
+    os_buffer_words,
+    os_cycles,
+    ws_buffer_words,
+    ws_cycles,
+)
 
-_SYSTOLIC: Mapping[str, Callable[[Gemm, int, int], int]] = {"ws": ws_cycles, "os": os_cycles, "is": is_cycles}
+_Form = Callable[[Gemm, int, int], int]
+_SYSTOLIC: Mapping[str, tuple[_Form, _Form]] = {
+    "ws": (ws_cycles, ws_buffer_words),
+    "os": (os_cycles, os_buffer_words),
+    "is": (is_cycles, is_buffer_words),
+}
 DATAFLOWS = (*_SYSTOLIC, "rs")
 """What stays in the PEs: weights, outputs, inputs, or rows of all three."""
 
@@ -51,12 +63,14 @@ class PassCost:
         macs: Multiply-accumulates, the same under every dataflow.
         utilisation: The share of PEs that are at work, on average over the cycles.
         dram_words: Read and written.
+        buffer_words: Read from the global buffer into the array, and written back.
     """
 
     cycles: int
     macs: int
     utilisation: float
     dram_words: int
+    buffer_words: int
 
 
 def pass_cost(shape: LayerShape, which: Pass, array: Array, dataflow: str) -> PassCost:
@@ -72,10 +86,14 @@ def pass_cost(shape: LayerShape, which: Pass, array: Array, dataflow: str) -> Pa
         raise ValueError(f"dataflow={dataflow!r}: is unknown; choose one of {', '.join(DATAFLOWS)}")
     gemm = shape.gemm(which)
     if dataflow == "rs":
-        cycles, dram_words = _row_stationary(shape, which, array)
+        mapped = _row_stationary(shape, which, array)
+        cycles, dram_words, buffer_words = (
+            shape.groups * count for count in (mapped.cycles, mapped.dram_words, mapped.buffer_words)
+        )
     else:
-        cycles, dram_words = _SYSTOLIC[dataflow](gemm, array.rows, array.columns), shape.words
-    return PassCost(cycles, gemm.macs, gemm.macs / (cycles * array.pes), dram_words)
+        cycles, buffer_words = (form(gemm, array.rows, array.columns) for form in _SYSTOLIC[dataflow])
+        dram_words = shape.words
+    return PassCost(cycles, gemm.macs, gemm.macs / (cycles * array.pes), dram_words, buffer_words)
 
 
 def layer_cost(shape: LayerShape, array: Array, dataflow: str) -> dict[Pass, PassCost]:
@@ -83,8 +101,8 @@ def layer_cost(shape: LayerShape, array: Array, dataflow: str) -> dict[Pass, Pas
     return {which: pass_cost(shape, which, array, dataflow) for which in Pass}
 
 
-def _row_stationary(shape: LayerShape, which: Pass, array: Array) -> tuple[int, int]:
-    """Cycles and DRAM words: one group after the other."""
+def _row_stationary(shape: LayerShape, which: Pass, array: Array) -> MappedPlanes:
+    """What one group takes; groups follow each other."""
     planes = _planes(shape, which)
     mapped = cut_to_fit(planes, array.rows, array.columns, array.buffer_words, array.register_words)
     if mapped is None:
@@ -92,7 +110,7 @@ def _row_stationary(shape: LayerShape, which: Pass, array: Array) -> tuple[int, 
             f"buffer_words={array.buffer_words}, register_words={array.register_words}: too few for one row-stationary "
             f"pass of the {which.value} of {shape}; give more, or choose another dataflow"
         )
-    return shape.groups * mapped.cycles, shape.groups * mapped.dram_words
+    return mapped
 
 
 def _planes(shape: LayerShape, which: Pass) -> Planes:

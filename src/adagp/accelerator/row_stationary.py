@@ -67,7 +67,7 @@ class Planes:
 
 
 @dataclass(frozen=True)
-class Mapping:
+class MappedPlanes:
     """What became of a convolution.
 
     Attributes:
@@ -168,7 +168,7 @@ _BELONGS_TO = ((0, 1), (0, 2), (1, 2))
 
 
 @cache
-def map_planes(planes: Planes, rows: int, columns: int, buffer_words: int, register_words: int) -> Mapping | None:
+def map_planes(planes: Planes, rows: int, columns: int, buffer_words: int, register_words: int) -> MappedPlanes | None:
     """The mapping of least energy, of fewest cycles among equals; None where not even one pass fits the memories."""
     fit = _fit(planes, rows, columns)
     totals = _totals(planes, fit)
@@ -180,7 +180,7 @@ def map_planes(planes: Planes, rows: int, columns: int, buffer_words: int, regis
     )
     row_words = (planes.kernel[1], planes.window_words, 1)
     pass_cycles = fit.fold_height * planes.kernel[1] * planes.out[1]
-    found: list[tuple[float, int, Mapping]] = []
+    found: list[tuple[float, int, MappedPlanes]] = []
     for inputs, outputs in _replications(planes, fit):
         loops = (_ceil(planes.inputs, inputs), _ceil(planes.outputs, outputs), planes.samples * fit.fold_width)
         sizes = (plane_words[0] * inputs * outputs, plane_words[1] * inputs, plane_words[2] * outputs)
@@ -189,7 +189,7 @@ def map_planes(planes: Planes, rows: int, columns: int, buffer_words: int, regis
         cycles = pass_cycles * loops[0] * loops[1] * loops[2]
         cuts = _feasible(loops, sizes, row_words, buffer_words, register_words)
         cost, dram, buffer, array = _cheapest(cuts, totals)
-        found.append((cost, cycles, Mapping(cycles, round(dram), round(buffer), round(array))))
+        found.append((cost, cycles, MappedPlanes(cycles, round(dram), round(buffer), round(array))))
     if not found:
         return None
     least = min(cost for cost, _, _ in found)
@@ -269,7 +269,7 @@ def _weighted(fetches: list[Integers], words: tuple[float, float, float]) -> Rea
     return total
 
 
-def cut_to_fit(planes: Planes, rows: int, columns: int, buffer_words: int, register_words: int) -> Mapping | None:
+def cut_to_fit(planes: Planes, rows: int, columns: int, buffer_words: int, register_words: int) -> MappedPlanes | None:
     """Map planes whose filters are too large for the memories by cutting the filters into strips and bands.
 
     This is what a weight gradient needs, whose filter is a whole plane of output gradients. Every piece counts as an

@@ -12,6 +12,9 @@ full one. For R rows, C columns and a product of (M x K) by (K x N), one fold ta
 These are the forms of SCALE-Sim (Samajdar et al., "A systematic methodology for characterizing scalability of DNN
 accelerators using SCALE-Sim", ISPASS 2020). Version 3.0.0 of the program prints one cycle less, whatever the layer: it
 counts the last cycle from zero.
+
+Between buffer and array, what stays moves once and what streams once a fold; sums over a part of K are written, and
+read back in all but the first fold.
 """
 
 from adagp.accelerator.shapes import Gemm
@@ -33,6 +36,23 @@ def os_cycles(gemm: Gemm, rows: int, columns: int) -> int:
     """The (M x N) result stays in the array."""
     folds = _ceil(gemm.m, rows) * _ceil(gemm.n, columns)
     return gemm.count * folds * (rows + columns + gemm.k - 2)
+
+
+def ws_buffer_words(gemm: Gemm, rows: int, columns: int) -> int:
+    """Words into and out of the array when the (K x N) operand stays."""
+    deep, wide = _ceil(gemm.k, rows), _ceil(gemm.n, columns)
+    return gemm.count * (gemm.k * gemm.n + wide * gemm.m * gemm.k + (2 * deep - 1) * gemm.m * gemm.n)
+
+
+def is_buffer_words(gemm: Gemm, rows: int, columns: int) -> int:
+    """Words into and out of the array when the (M x K) operand stays."""
+    return ws_buffer_words(Gemm(gemm.n, gemm.m, gemm.k, gemm.count), rows, columns)
+
+
+def os_buffer_words(gemm: Gemm, rows: int, columns: int) -> int:
+    """Words into and out of the array when the (M x N) result stays."""
+    high, wide = _ceil(gemm.m, rows), _ceil(gemm.n, columns)
+    return gemm.count * (wide * gemm.m * gemm.k + high * gemm.k * gemm.n + gemm.m * gemm.n)
 
 
 def _ceil(whole: int, part: int) -> int:

@@ -1,6 +1,8 @@
 """Schedules: which source supplies each layer's gradient in each batch."""
 
-from adagp.coverage import layer_names
+from typing import TYPE_CHECKING
+
+from adagp.lazy import lazily
 from adagp.schedules.adaptive import Adaptive, adaptive
 from adagp.schedules.approximation import APPROXIMATIONS, approximate, approximation
 from adagp.schedules.ladder import Ladder, fixed, ladder
@@ -16,6 +18,9 @@ from adagp.schedules.plan import (
 )
 from adagp.schedules.prefix import prefix
 from adagp.schedules.table import from_table, to_table
+
+if TYPE_CHECKING:
+    from adagp.coverage import layer_names
 
 __all__ = [
     "APPROXIMATIONS",
@@ -39,3 +44,5 @@ __all__ = [
     "prefix",
     "to_table",
 ]
+
+__getattr__ = lazily(__name__, {"layer_names": "adagp.coverage"})

@@ -5,12 +5,13 @@ graph nor a backward.
 """
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from torch import nn
-
-from adagp.coverage import layer_names, owner_names
 from adagp.schedules.ladder import Ladder
 from adagp.schedules.plan import Phase, Plan, Schedule
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class Prefix(Schedule):
@@ -28,7 +29,7 @@ class Prefix(Schedule):
 
 
 def prefix(
-    model: nn.Module, until: str, ladder: Ladder, include: str | None = None, exclude: str | None = None
+    model: "nn.Module", until: str, ladder: Ladder, include: str | None = None, exclude: str | None = None
 ) -> Schedule:
     """Where `ladder` has a GP batch, its source serves the layers up to `until`, and all after it is exact.
 
@@ -42,6 +43,8 @@ def prefix(
         include: As for `AdaGP`, which must be given the same.
         exclude: As for `AdaGP`, which must be given the same.
     """
+    from adagp.coverage import layer_names, owner_names  # needs torch, which the accelerator model does without
+
     layers = layer_names(model, include, exclude)
     names = owner_names(model)
     ends = [place for place, name in enumerate(names) if name == until or name.startswith(f"{until}.")]

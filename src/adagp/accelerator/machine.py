@@ -1,0 +1,53 @@
+"""The machine: an array with its memories, what it predicts with, and what is counted."""
+
+from dataclasses import dataclass, field
+
+from adagp.accelerator.array import DATAFLOWS, Array
+from adagp.accelerator.traffic import policy_named
+from adagp.accelerator.workload import PredictorShape
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Everything a figure depends on beside the network, the batch and the schedule; the papers state only 180 PEs.
+
+    Attributes:
+        array: That computes the network.
+        dataflow: One of `DATAFLOWS`.
+        predictor: Its sizes.
+        second_array: That computes the predictor in the design MAX; by default the 80 PEs by which the paper's table 4
+            lets MAX's multipliers exceed the others'.
+        dram_words_per_cycle: What LOW reloads the predictor with, and what stalls count with: 16 words of 16 bits are
+            6.4 GB/s, LPDDR3-1600 of 32 bits, at the 200 MHz of Eyeriss.
+        stalls: Whether a pass that moves its words more slowly than it computes waits for them.
+        policy: What is moved, one of `traffic.POLICIES`.
+        vector_lanes: Of a unit for norms, activations, pooling and the optimizer, which works when the array does not;
+            None leaves that work out.
+    """
+
+    array: Array = field(default_factory=Array)
+    dataflow: str = "ws"
+    predictor: PredictorShape = field(default_factory=PredictorShape)
+    second_array: Array = field(default_factory=lambda: Array(8, 10))
+    dram_words_per_cycle: int = 16
+    stalls: bool = False
+    policy: str = "separate"
+    vector_lanes: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        if self.dataflow not in DATAFLOWS:
+            raise ValueError(f"dataflow={self.dataflow!r}: is unknown; choose one of {', '.join(DATAFLOWS)}")
+        policy_named(self.policy)
+        if self.dram_words_per_cycle < 1:
+            raise ValueError(f"dram_words_per_cycle={self.dram_words_per_cycle}: must be at least 1")
+        if self.vector_lanes is not None and self.vector_lanes < 1:
+            raise ValueError(f"vector_lanes={self.vector_lanes}: must be at least 1; leave it out for no vector unit")
+
+    def transfer_cycles(self, words: int) -> int:
+        """To move so many words from or to DRAM."""
+        return -(-words // self.dram_words_per_cycle)
+
+    def vector_cycles(self, words: int) -> int:
+        """Of the vector unit; none where there is none."""
+        return 0 if self.vector_lanes is None else -(-words // self.vector_lanes)

@@ -1,0 +1,156 @@
+"""The work of the zoo's networks on the papers' data sets, read from files so that neither torch nor tracing is needed.
+
+`python -m adagp.accelerator.freeze` writes the files again; a test compares them with a fresh trace.
+"""
+
+import csv
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import TextIO
+
+from adagp.accelerator.shapes import LayerShape, Pass
+from adagp.accelerator.workload import Work, rebatch
+
+CNNS = (
+    *("resnet50", "resnet101", "resnet152", "inception_v4", "inception_v3", "vgg13", "vgg16", "vgg19"),
+    *("densenet121", "densenet161", "densenet169", "densenet201", "mobilenet_v2"),
+)
+"""The thirteen of the paper's table 1, in its order."""
+TRACED_BATCH = 2
+"""Of the frozen files; batch norm cannot be traced with one sample of one pixel."""
+
+
+@dataclass(frozen=True)
+class DataShape:
+    """What a data set makes of a network.
+
+    Attributes:
+        form: Of the network in the zoo.
+        samples: Of its training part.
+        sizes: Given to the network's builder.
+    """
+
+    form: str
+    samples: int
+    sizes: Mapping[str, int]
+
+
+DATA_SHAPES: Mapping[str, DataShape] = {
+    "cifar10": DataShape("cifar", 50_000, {"num_classes": 10}),
+    "cifar100": DataShape("cifar", 50_000, {"num_classes": 100}),
+    "imagenet": DataShape("imagenet", 1_281_167, {"num_classes": 1000}),
+    "multi30k": DataShape("multi30k", 29_000, {}),
+    "voc": DataShape("voc", 16_551, {"num_classes": 20}),
+}
+"""Multi30k: sentence pairs, padded to the 16 words of the zoo's example; VOC: the images of 2007 and 2012."""
+IMAGE_SETS = ("cifar10", "cifar100", "imagenet")
+"""Those of the paper's figures 17 to 19."""
+PAIRS = (
+    *((model, data) for data in IMAGE_SETS for model in CNNS),
+    ("transformer", "multi30k"),
+    ("yolo_v3", "voc"),
+)
+"""What is frozen: model and data set."""
+
+COLUMNS = (
+    *("name", "kind", "c_in", "c_out", "out", "kernel", "stride", "groups", "batch", "image", "dilation"),
+    *("transposed", "passes", "covered", "bias", "vector_words"),
+)
+
+
+def network(model: str, data: str, batch: int) -> list[Work]:
+    """The work of one batch of a network of the zoo on a data set.
+
+    Raises:
+        ValueError: for an unknown model or data set, a network without a form for it, or an empty batch.
+    """
+    if data not in DATA_SHAPES:
+        raise ValueError(f"data={data!r}: is unknown; choose one of {', '.join(DATA_SHAPES)}")
+    works = _frozen(model, data) if (model, data) in PAIRS else fresh(model, data)
+    return rebatch(works, TRACED_BATCH, batch)
+
+
+def fresh(model: str, data: str) -> list[Work]:
+    """A trace of a batch of `TRACED_BATCH`."""
+    import torch
+
+    from adagp import models
+    from adagp.accelerator.tracing import trace
+
+    shape = DATA_SHAPES[data]
+    try:
+        with torch.device("meta"):
+            built = models.build(model, shape.form, **shape.sizes)
+            inputs = models.example_inputs(model, shape.form, batch=TRACED_BATCH, **shape.sizes)
+    except ValueError as error:
+        raise ValueError(f"model={model!r} on data={data!r}: {error}") from error
+    return trace(built, *inputs)
+
+
+def file_name(model: str, data: str) -> str:
+    """Of the frozen work, in the folder `frozen`."""
+    return f"{model}_{data}.csv"
+
+
+@cache
+def _frozen(model: str, data: str) -> tuple[Work, ...]:
+    folder = resources.files("adagp.accelerator") / "frozen"
+    with (folder / file_name(model, data)).open(encoding="utf-8") as file:
+        return tuple(_work(row) for row in csv.DictReader(file))
+
+
+def write(works: Iterable[Work], file: TextIO) -> None:
+    """The work as CSV, one product per line."""
+    lines = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+    lines.writeheader()
+    lines.writerows(_row(work) for work in works)
+
+
+def _row(work: Work) -> dict[str, str | int]:
+    shape = work.shape
+    return {
+        "name": work.name,
+        "kind": work.kind,
+        "c_in": shape.c_in,
+        "c_out": shape.c_out,
+        "out": _by(shape.out),
+        "kernel": _by(shape.kernel),
+        "stride": _by(shape.stride),
+        "groups": shape.groups,
+        "batch": shape.batch,
+        "image": _by(shape.image),
+        "dilation": _by(shape.dilation),
+        "transposed": int(shape.transposed),
+        "passes": " ".join(which.value for which in work.passes),
+        "covered": int(work.covered),
+        "bias": int(work.bias),
+        "vector_words": work.vector_words,
+    }
+
+
+def _work(row: Mapping[str, str]) -> Work:
+    shape = LayerShape(
+        int(row["c_in"]),
+        int(row["c_out"]),
+        _sizes(row["out"]),
+        _sizes(row["kernel"]),
+        _sizes(row["stride"]),
+        int(row["groups"]),
+        int(row["batch"]),
+        _sizes(row["image"]),
+        _sizes(row["dilation"]),
+        row["transposed"] == "1",
+    )
+    passes = tuple(Pass(which) for which in row["passes"].split())
+    covered, bias = row["covered"] == "1", row["bias"] == "1"
+    return Work(row["name"], row["kind"], shape, passes, covered, bias, int(row["vector_words"]))
+
+
+def _by(sizes: tuple[int, ...]) -> str:
+    return "x".join(map(str, sizes))
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split("x")))

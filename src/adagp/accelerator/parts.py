@@ -1,0 +1,167 @@
+"""All that one layer may need in a batch, alone on a machine: what the designs are composed of."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from adagp.accelerator.array import Array, PassCost, pass_cost
+from adagp.accelerator.duties import Duty
+from adagp.accelerator.machine import Machine
+from adagp.accelerator.shapes import LayerShape, Pass
+from adagp.accelerator.traffic import LayerTraffic, layer_traffic, policy_named
+from adagp.accelerator.workload import Work
+
+
+@dataclass(frozen=True)
+class PredictorCost:
+    """The predictor's work for one layer on one array.
+
+    Attributes:
+        predict_cycles: Of its forward.
+        learn_cycles: Of its gradients.
+        predict_buffer_words: Of its forward, between buffer and array.
+        learn_buffer_words: Of its gradients, between buffer and array.
+    """
+
+    predict_cycles: int
+    learn_cycles: int
+    predict_buffer_words: int
+    learn_buffer_words: int
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One layer on a machine.
+
+    Attributes:
+        name: Of the layer.
+        costs: Of its passes on the array, of those that training makes.
+        predictor: On the layers' array.
+        second_predictor: On the second array, which only MAX has.
+        predictor_words: Weights of the predictor that serve this layer.
+        prediction_words: Of the gradient it predicts.
+        traffic: DRAM words of the layer itself.
+        vector_cycles: Of norms, activations and pooling after it, in the forward and again in the backward.
+        update_cycles: Of the optimizer on the vector unit.
+    """
+
+    name: str
+    costs: Mapping[Pass, PassCost]
+    predictor: PredictorCost
+    second_predictor: PredictorCost
+    predictor_words: int
+    prediction_words: int
+    traffic: LayerTraffic
+    vector_cycles: int
+    update_cycles: int
+
+    def cycles(self, which: Pass) -> int:
+        """Of a pass on the array; 0 where training does without it."""
+        return self.costs[which].cycles if which in self.costs else 0
+
+
+def network_parts(works: Sequence[Work], machine: Machine) -> list[Parts]:
+    """Every layer of a network on a machine.
+
+    Raises:
+        ValueError: where there is no layer, or one cannot be mapped, naming it.
+    """
+    if not works:
+        raise ValueError("works: the network has no convolution and no product of matrices; is it the right module?")
+    found = []
+    for place, work in enumerate(works):
+        try:
+            found.append(_parts(work, machine, first=place == 0))
+        except ValueError as error:
+            raise ValueError(f"layer {work.name}: {error}") from error
+    return found
+
+
+def _parts(work: Work, machine: Machine, first: bool) -> Parts:
+    small, last = predictor = machine.predictor.layers(work)
+    return Parts(
+        name=work.name,
+        costs={which: _cost(work.shape, which, machine.array, machine.dataflow) for which in work.passes},
+        predictor=_predictor_cost(predictor, machine.array, machine.dataflow),
+        second_predictor=_predictor_cost(predictor, machine.second_array, machine.dataflow),
+        predictor_words=small.weight_words + last.weight_words,
+        prediction_words=last.output_words,
+        traffic=layer_traffic(work, policy_named(machine.policy), machine.array.buffer_words, first),
+        vector_cycles=machine.vector_cycles(work.vector_words),
+        update_cycles=machine.vector_cycles(work.shape.weight_words) if work.learns else 0,
+    )
+
+
+def _predictor_cost(layers: tuple[LayerShape, LayerShape], array: Array, dataflow: str) -> PredictorCost:
+    """Its convolution sees pooled outputs, which need no gradient."""
+    predict = [_cost(layer, Pass.FORWARD, array, dataflow) for layer in layers]
+    learn = [_cost(layer, Pass.WEIGHT_GRAD, array, dataflow) for layer in layers]
+    learn.append(_cost(layers[1], Pass.INPUT_GRAD, array, dataflow))
+    return PredictorCost(
+        predict_cycles=sum(cost.cycles for cost in predict),
+        learn_cycles=sum(cost.cycles for cost in learn),
+        predict_buffer_words=sum(cost.buffer_words for cost in predict),
+        learn_buffer_words=sum(cost.buffer_words for cost in learn),
+    )
+
+
+_cost = cache(pass_cost)
+
+
+def forward_cycles(layer: Parts, duty: Duty, machine: Machine) -> int:
+    """Of a layer's forward; weights that wait for no backward are updated at once."""
+    at_once = duty.update and not duty.weight_grad
+    cycles = layer.cycles(Pass.FORWARD) + layer.vector_cycles + (layer.update_cycles if at_once else 0)
+    return _stalled(cycles, forward_words(layer, duty), machine)
+
+
+def backward_cycles(layer: Parts, duty: Duty, machine: Machine) -> int:
+    """Of both gradients, as far as they are wanted, and of the update."""
+    if not (duty.input_grad or duty.weight_grad):
+        return 0
+    cycles = layer.vector_cycles
+    if duty.input_grad:
+        cycles += layer.cycles(Pass.INPUT_GRAD)
+    if duty.weight_grad:
+        cycles += layer.cycles(Pass.WEIGHT_GRAD) + layer.update_cycles
+    return _stalled(cycles, backward_words(layer, duty), machine)
+
+
+def _stalled(cycles: int, words: int, machine: Machine) -> int:
+    return max(cycles, machine.transfer_cycles(words)) if machine.stalls else cycles
+
+
+def forward_words(layer: Parts, duty: Duty) -> int:
+    """DRAM words of a layer's forward, and of the update that follows at once."""
+    words = layer.traffic.forward_kept if duty.forward_only else layer.traffic.forward
+    return words + (layer.traffic.update_in_place if duty.update and not duty.weight_grad else 0)
+
+
+def backward_words(layer: Parts, duty: Duty) -> int:
+    """DRAM words of both gradients, as far as they are wanted, and of the update."""
+    words = 0
+    if duty.input_grad:
+        words += layer.traffic.input_grad
+    if duty.weight_grad:
+        words += layer.traffic.weight_grad + (layer.traffic.update if duty.update else 0)
+    return words - (layer.traffic.shared if duty.input_grad and duty.weight_grad else 0)
+
+
+def prediction_words(layer: Parts, duty: Duty) -> int:
+    """DRAM words of a prediction that waits for the truth: written in the forward, read in the backward."""
+    return 2 * layer.prediction_words if duty.learn else 0
+
+
+def reload_words(layer: Parts, duty: Duty, stage: str) -> int:
+    """DRAM words by which LOW fetches the predictor: its weights; to learn, also Adam's moments, and all back again."""
+    if stage == "forward":
+        return layer.predictor_words if duty.predict else 0
+    return 6 * layer.predictor_words if duty.learn else 0
+
+
+def buffer_words(layer: Parts, duty: Duty) -> int:
+    """Words between buffer and array, of the layer and of the predictor."""
+    made = {Pass.FORWARD: True, Pass.INPUT_GRAD: duty.input_grad, Pass.WEIGHT_GRAD: duty.weight_grad}
+    words = sum(cost.buffer_words for which, cost in layer.costs.items() if made[which])
+    words += layer.predictor.predict_buffer_words if duty.predict else 0
+    return words + (layer.predictor.learn_buffer_words if duty.learn else 0)

@@ -1,0 +1,160 @@
+"""A whole training on every design: the same schedule objects that drive training say what each batch does."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from adagp.accelerator.designs import Design, Step, batch_steps, batch_words
+from adagp.accelerator.duties import batch_duties
+from adagp.accelerator.energy import CostTable
+from adagp.accelerator.machine import Machine
+from adagp.accelerator.parts import Parts, network_parts
+from adagp.accelerator.workload import Work
+from adagp.schedules import Phase, Plan, always_backprop, ladder
+from adagp.schedules.plan import Schedule
+
+EPOCH_STEPS = 60
+"""Batches that stand for an epoch: every k + m of the ladder divides them, so that shares of phases are exact."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One kind of batch on one design, and how many of them a training has.
+
+    Attributes:
+        phase: Of the batch.
+        count: Of such batches.
+        steps: What runs after what.
+        dram_words: Of one such batch.
+        buffer_words: Of one such batch.
+    """
+
+    phase: Phase
+    count: int
+    steps: tuple[Step, ...]
+    dram_words: int
+    buffer_words: int
+
+    @property
+    def cycles(self) -> int:
+        """Of one such batch."""
+        return sum(step.cycles for step in self.steps)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training on one design.
+
+    Attributes:
+        design: The design.
+        batches: Its kinds of batches.
+    """
+
+    design: Design
+    batches: tuple[Batch, ...]
+
+    @property
+    def count(self) -> int:
+        """Of all batches."""
+        return sum(batch.count for batch in self.batches)
+
+    @property
+    def cycles(self) -> int:
+        """Of all batches."""
+        return sum(batch.count * batch.cycles for batch in self.batches)
+
+    @property
+    def dram_words(self) -> int:
+        """Of all batches."""
+        return sum(batch.count * batch.dram_words for batch in self.batches)
+
+    @property
+    def buffer_words(self) -> int:
+        """Of all batches."""
+        return sum(batch.count * batch.buffer_words for batch in self.batches)
+
+    def energy(self, table: CostTable) -> float:
+        """Of all memory accesses, in the table's unit."""
+        return self.dram_words * table.dram + self.buffer_words * table.buffer
+
+    def layer_cycles(self, phase: Phase) -> dict[str, int]:
+        """Cycles of every layer in all batches of a phase; the predictor's count with the layer they are for.
+
+        What overlaps counts with the layer that is computed.
+        """
+        found: dict[str, int] = {}
+        for batch in self.batches:
+            if batch.phase is phase:
+                for step in batch.steps:
+                    name = step.layer or step.predictor_layer
+                    found[name] = found.get(name, 0) + batch.count * step.cycles
+        return found
+
+
+def plans(schedule: Callable[[int], Plan], steps: int) -> list[tuple[Plan, int]]:
+    """The different plans of the first steps of a schedule, each with how often it comes; notes do not count."""
+    found: dict[tuple[Phase, str, tuple[tuple[str, str], ...]], tuple[Plan, int]] = {}
+    for step in range(steps):
+        plan = schedule(step)
+        key = plan.phase, plan.default, tuple(sorted(plan.overrides.items()))
+        first, count = found.get(key, (plan, 0))
+        found[key] = first, count + 1
+    return list(found.values())
+
+
+def paper_schedule(epochs: int) -> tuple[Schedule, int]:
+    """The paper's ladder (section 3.5), and the steps that stand for so many epochs.
+
+    Raises:
+        ValueError: if there is no epoch.
+    """
+    if epochs < 1:
+        raise ValueError(f"epochs={epochs}: must be at least 1")
+    return ladder(EPOCH_STEPS), epochs * EPOCH_STEPS
+
+
+def simulate(
+    works: Sequence[Work],
+    schedule: Callable[[int], Plan],
+    steps: int,
+    machine: Machine | None = None,
+    designs: Iterable[Design] = tuple(Design),
+) -> dict[Design, Run]:
+    """A training of so many steps on each design; the baseline has as many batches of plain backpropagation.
+
+    Args:
+        works: The network, from `networks.network` or `trace`.
+        schedule: The object that would drive the training.
+        steps: Batches of the training.
+        machine: By default the paper's 180 PEs with our assumptions.
+        designs: Those wanted.
+    """
+    machine = machine or Machine()
+    layers = network_parts(works, machine)
+    counted = plans(schedule, steps)
+    return {
+        design: _run(design, works, layers, [(always_backprop()(0), steps)], False, machine)
+        if design is Design.BASELINE
+        else _run(design, works, layers, counted, learns_predictor(schedule), machine)
+        for design in designs
+    }
+
+
+def learns_predictor(schedule: Callable[[int], Plan]) -> bool:
+    """Whether there is anything to learn for: a schedule that never predicts has no predictor."""
+    return "predicted" in getattr(schedule, "sources", ("predicted",))
+
+
+def _run(
+    design: Design,
+    works: Sequence[Work],
+    layers: Sequence[Parts],
+    counted: Sequence[tuple[Plan, int]],
+    learning: bool,
+    machine: Machine,
+) -> Run:
+    batches = []
+    for plan, count in counted:
+        asked = batch_duties(works, plan, learning)
+        steps = tuple(batch_steps(design, layers, asked, machine))
+        batches.append(Batch(plan.phase, count, steps, *batch_words(design, layers, asked)))
+    return Run(design, tuple(batches))

@@ -1,0 +1,142 @@
+"""Words between the chip and DRAM: what a buffer of some size forces, and what a policy chooses to move.
+
+For one pass over an (M x K) by (K x N) product the buffer holds a block of one of the three tensors while the other two
+stream past it. With M, N and K cut into p, q and r parts:
+
+- holding a block of the result: the left operand is read q times, the right one p times, the result written once;
+- holding a block of the right operand: the left one is read q times, the result written r times and read back r - 1;
+- holding a block of the left operand: the right one is read p times, the result written r times and read back r - 1.
+
+The cheapest is taken. A larger buffer needs fewer parts, so it never moves more; where one tensor fits whole, every
+tensor moves once. What streams takes no room here.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import isqrt
+
+from adagp.accelerator.shapes import ADJOINT_PASS, LayerShape, Pass
+from adagp.accelerator.workload import Work
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What is moved beyond need.
+
+    Attributes:
+        about: A line for people.
+        fused: Both gradients and the update share what they read, and the weight's gradient never leaves the chip.
+        momentum: The optimizer reads and writes one more value per weight.
+        kept: In GP batches activations never leave the chip, as if it could hold a whole batch of them.
+    """
+
+    about: str
+    fused: bool = False
+    momentum: bool = False
+    kept: bool = False
+
+
+POLICIES: Mapping[str, Policy] = {
+    "once": Policy("each tensor once: both gradients and the update read together", fused=True),
+    "separate": Policy("separate passes for the input gradient, the weight gradient and the update"),
+    "momentum": Policy("separate passes, and the optimizer's momentum", momentum=True),
+    "kept": Policy("separate passes, and in GP batches activations stay on the chip", kept=True),
+}
+
+
+def policy_named(name: str) -> Policy:
+    """A policy by name.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    if name not in POLICIES:
+        raise ValueError(f"policy={name!r}: is unknown; choose one of {', '.join(POLICIES)}")
+    return POLICIES[name]
+
+
+@dataclass(frozen=True)
+class LayerTraffic:
+    """DRAM words of one layer in one batch, part by part.
+
+    Attributes:
+        forward: Inputs and weights in, outputs out.
+        forward_kept: The same in a GP batch, in which activations may stay on the chip.
+        input_grad: Of the error that is passed on.
+        weight_grad: Of the true gradient.
+        shared: What is saved where both gradients are made.
+        update: Of the weights, after a true gradient.
+        update_in_place: Of the weights, right after the forward, while they are still on the chip.
+    """
+
+    forward: int
+    forward_kept: int
+    input_grad: int
+    weight_grad: int
+    shared: int
+    update: int
+    update_in_place: int
+
+
+def layer_traffic(work: Work, policy: Policy, buffer_words: int, first: bool = False) -> LayerTraffic:
+    """The words of a layer, or of a product of two activations.
+
+    Args:
+        work: The layer.
+        policy: What is moved beyond need.
+        buffer_words: Of the global buffer.
+        first: Whether it reads the network's inputs, which come from DRAM even if activations are kept.
+    """
+    shape = work.shape
+    weights = 0 if work.kind == "matmul" else shape.weight_words
+    forward, input_grad, weight_grad = (pass_words(shape, which, buffer_words) for which in Pass)
+    activations = shape.words - weights - (shape.input_words if first else 0)
+    momentum = 2 * weights if policy.momentum else 0
+    return LayerTraffic(
+        forward=forward,
+        forward_kept=forward - activations if policy.kept else forward,
+        input_grad=input_grad,
+        weight_grad=weight_grad - weights if policy.fused else weight_grad,
+        shared=shape.output_words + weights if policy.fused else 0,
+        update=(2 if policy.fused else 3) * weights + momentum,
+        update_in_place=weights + momentum,
+    )
+
+
+def pass_words(shape: LayerShape, which: Pass, buffer_words: int) -> int:
+    """DRAM words of one pass, padding not counted, group by group."""
+    if shape.transposed:
+        return pass_words(shape.adjoint(), ADJOINT_PASS[which], buffer_words)
+    inputs, weights, outputs = (
+        words // shape.groups for words in (shape.input_words, shape.weight_words, shape.output_words)
+    )
+    match which:
+        case Pass.FORWARD:
+            tensors = (inputs, weights, outputs)
+        case Pass.INPUT_GRAD:
+            tensors = (outputs, weights, inputs)
+        case Pass.WEIGHT_GRAD:
+            tensors = (inputs, outputs, weights)
+    return shape.groups * product_words(*tensors, buffer_words)
+
+
+@cache
+def product_words(left: int, right: int, result: int, buffer_words: int) -> int:
+    """DRAM words of a product whose tensors have so many words: the least of all blockings."""
+    holding_result = min(q * left + p * right + result for p, q in _parts(result, buffer_words))
+    holding_right = min(q * left + right + (2 * r - 1) * result for q, r in _parts(right, buffer_words))
+    holding_left = min(left + p * right + (2 * r - 1) * result for p, r in _parts(left, buffer_words))
+    return min(holding_result, holding_right, holding_left)
+
+
+def _parts(words: int, buffer_words: int) -> Iterator[tuple[int, int]]:
+    """Into how many parts two sides of a tensor may be cut so that a block fits; ways that only cut more are left out.
+
+    One of the two is at most the root of the blocks needed: where both are larger, the root of both serves better.
+    """
+    blocks = -(-words // buffer_words)
+    for few in range(1, isqrt(max(blocks - 1, 0)) + 2):
+        many = -(-blocks // few)
+        yield few, many
+        yield many, few
