@@ -6,6 +6,7 @@ from adagp.cli.compare import compare_command
 from adagp.cli.data import data_command
 from adagp.cli.lists import models_command
 from adagp.cli.options import METHODS_HELP, PRESETS_HELP
+from adagp.cli.pipeline import SCHEMES_HELP, pipeline_command
 from adagp.cli.reproduce import reproduce_app
 from adagp.cli.schedule import schedule_app
 from adagp.cli.simulate import LAYER_HELP, simulate_command
@@ -27,6 +28,7 @@ app.command("compare", epilog=f"{METHODS_HELP}\n\n{PRESETS_HELP}")(compare_comma
 app.add_typer(schedule_app, name="schedule")
 app.add_typer(reproduce_app, name="reproduce")
 app.command("simulate", epilog=LAYER_HELP)(simulate_command)
+app.command("pipeline", epilog=SCHEMES_HELP)(pipeline_command)
 app.command("models")(models_command)
 app.command("data")(data_command)
 

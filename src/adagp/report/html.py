@@ -23,6 +23,7 @@ th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid #ddd
 th.text, td.text { text-align: left; }
 thead th { border-bottom: 2px solid #222; }
 img { width: 100%; min-width: 50rem; height: auto; border-radius: .5rem; }
+svg { border-radius: .5rem; }
 .notes { color: #555; font-size: .85rem; padding-left: 1.2rem; }
 @media (prefers-color-scheme: dark) {
   body { color: #ddd; background: #1a1a1a; } .verdict { background: #12293a; } .notes { color: #aaa; }
@@ -48,21 +49,27 @@ def page(comparison: Comparison, picture: bytes) -> str:
     methods = "".join(
         f"<li><b>{escape(result.method)}</b>: {escape(result.summary)}</li>" for result in comparison.methods
     )
+    return document(
+        title,
+        f'<p class="verdict">{escape(comparison.verdict)}</p>\n'
+        f"{table_html(comparison_table(comparison))}\n"
+        f'<p class="scroll"><img alt="Accuracy over epochs and over seconds, cosine per layer, milliseconds per batch" '
+        f'src="data:image/png;base64,{image}"></p>\n'
+        f"<h2>Methods</h2>\n<ul>{methods}</ul>\n"
+        f"<h2>Details</h2>\n{table_html(seeds_table(comparison))}\n{table_html(applied_table(comparison))}\n"
+        f"{_reasons(comparison)}"
+        f"<h2>Recipe</h2>\n{table_html(_pairs('Recipe', recipe))}\n"
+        f"<h2>Environment</h2>\n{table_html(_pairs('Environment', comparison.environment))}\n",
+    )
+
+
+def document(title: str, body: str) -> str:
+    """A whole page around `body`, which is HTML."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        f"<h1>{escape(title)}</h1>\n"
-        f'<p class="verdict">{escape(comparison.verdict)}</p>\n'
-        f"{_table(comparison_table(comparison))}\n"
-        f'<p class="scroll"><img alt="Accuracy over epochs and over seconds, cosine per layer, milliseconds per batch" '
-        f'src="data:image/png;base64,{image}"></p>\n'
-        f"<h2>Methods</h2>\n<ul>{methods}</ul>\n"
-        f"<h2>Details</h2>\n{_table(seeds_table(comparison))}\n{_table(applied_table(comparison))}\n"
-        f"{_reasons(comparison)}"
-        f"<h2>Recipe</h2>\n{_table(_pairs('Recipe', recipe))}\n"
-        f"<h2>Environment</h2>\n{_table(_pairs('Environment', comparison.environment))}\n"
-        "</body>\n</html>\n"
+        f"<h1>{escape(title)}</h1>\n{body}</body>\n</html>\n"
     )
 
 
@@ -79,7 +86,8 @@ def _reasons(comparison: Comparison) -> str:
     return f"<h2>Why k:m changed</h2>\n{lists}" if lists else ""
 
 
-def _table(table: Table) -> str:
+def table_html(table: Table) -> str:
+    """A table with its title above and its notes below."""
     heads = "".join(
         f'<th scope="col"{_kind(place, table)}>{escape(column)}</th>' for place, column in enumerate(table.columns)
     )

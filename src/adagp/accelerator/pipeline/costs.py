@@ -1,0 +1,75 @@
+"""What the tasks of a pipeline cost."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from adagp.accelerator.pipeline.tasks import Pipeline, Task
+
+
+@dataclass(frozen=True)
+class Costs:
+    """How long each stage takes for one micro-batch, in steps, cycles or any other unit of time.
+
+    Attributes:
+        bp_forward: Per stage, in a BP or WARMUP batch.
+        bp_backward: Per stage: input and weight gradient, and what the predictor learns.
+        gp_forward: Per stage, in a GP batch.
+        communication: Of every message from one device to another; devices go on working meanwhile.
+    """
+
+    bp_forward: tuple[float, ...]
+    bp_backward: tuple[float, ...]
+    gp_forward: tuple[float, ...]
+    communication: float = 0
+
+    def __post_init__(self) -> None:
+        """Refuse times that are none."""
+        for name in ("bp_forward", "bp_backward", "gp_forward"):
+            if not all(0 < value < math.inf for value in getattr(self, name)):
+                raise ValueError(f"{name}={getattr(self, name)}: every stage must take some time, and not for ever")
+        if not 0 <= self.communication < math.inf:
+            raise ValueError(f"communication={self.communication}: must be 0 or more, and finite")
+
+    def of(self, task: Task, pipeline: Pipeline) -> float:
+        """How long a task takes."""
+        if task.backward:
+            return self.bp_backward[task.stage]
+        return (self.bp_forward if pipeline.has_backward(task.batch) else self.gp_forward)[task.stage]
+
+    def check(self, devices: int) -> None:
+        """Refuse another number of stages than there are devices."""
+        for name in ("bp_forward", "bp_backward", "gp_forward"):
+            if len(getattr(self, name)) != devices:
+                raise ValueError(f"{name}: has {len(getattr(self, name))} stages for {devices} devices; give one each")
+
+
+def costs(
+    devices: int,
+    forward: float | Sequence[float] = 1,
+    backward: float | Sequence[float] = 2,
+    predictor: float | Sequence[float] = 0,
+    communication: float = 0,
+) -> Costs:
+    """Costs as ADA-GP counts them (sections 3.7 and 6.5): a step is a forward, a backward takes two.
+
+    The predictor adds `predictor` (the paper's alpha) to every forward and twice that to every backward. All but
+    `communication` may be given per stage.
+    """
+    ahead, back, alpha = (
+        _per_stage(name, value, devices)
+        for name, value in (("forward", forward), ("backward", backward), ("predictor", predictor))
+    )
+    if any(value < 0 for value in alpha):
+        raise ValueError(f"predictor={predictor}: must not be negative")
+    with_predictor = tuple(value + extra for value, extra in zip(ahead, alpha, strict=True))
+    learning = tuple(value + 2 * extra for value, extra in zip(back, alpha, strict=True))
+    return Costs(with_predictor, learning, with_predictor, communication)
+
+
+def _per_stage(name: str, value: float | Sequence[float], devices: int) -> tuple[float, ...]:
+    if not isinstance(value, Sequence):
+        return (value,) * devices
+    if len(value) != devices:
+        raise ValueError(f"{name}: {len(value)} values for {devices} stages; give one for all, or one for each")
+    return tuple(value)

@@ -1,0 +1,93 @@
+"""In which order each device does its tasks: GPipe, DAPPLE and Chimera.
+
+- GPipe (Huang et al., NeurIPS 2019): all forwards of a batch, then all backwards, both from the first micro-batch on.
+- DAPPLE (Fan et al., PPoPP 2021): stage s first does as many forwards as there are stages from it to the end, then a
+  backward and a forward in turns.
+- Chimera (Li and Hoefler, SC 2021): two such pipelines in opposite directions, merged on every device.
+
+In GP there are forwards only. The order is fixed beforehand, whatever the stages cost.
+"""
+
+from collections.abc import Mapping, Sequence
+from graphlib import TopologicalSorter
+from itertools import pairwise
+
+from adagp.accelerator.pipeline.tasks import Pipeline, Task
+
+
+def device_orders(pipeline: Pipeline) -> list[list[Task]]:
+    """The tasks of each device, in the order in which it does them."""
+    streams = [
+        [_stream(pipeline, device, replica) for replica in range(len(pipeline.shares))]
+        for device in range(pipeline.devices)
+    ]
+    return _merge(pipeline, streams) if pipeline.scheme == "chimera" else [stream for (stream,) in streams]
+
+
+def _stream(pipeline: Pipeline, device: int, replica: int) -> list[Task]:
+    """What a device does for one replica: batch after batch, because a stage's weights have one version at a time."""
+    stage = pipeline.stage_of(device, replica)
+    share = pipeline.shares[replica]
+    stream = []
+    for batch in range(len(pipeline.phases)):
+        forwards = [Task(False, batch, micro_batch, stage, replica) for micro_batch in share]
+        backwards = [task._replace(backward=True) for task in forwards] if pipeline.has_backward(batch) else []
+        ahead = len(forwards) if pipeline.scheme == "gpipe" else min(len(forwards), pipeline.devices - stage)
+        stream += _in_turns(forwards, backwards, ahead)
+    return stream
+
+
+def _in_turns(forwards: Sequence[Task], backwards: Sequence[Task], ahead: int) -> list[Task]:
+    """`ahead` forwards, then a backward and a forward in turns while there are any."""
+    turns = list(forwards[:ahead])
+    for place, backward in enumerate(backwards):
+        turns.append(backward)
+        turns += forwards[ahead + place : ahead + place + 1]
+    return turns if backwards else list(forwards)
+
+
+def _merge(pipeline: Pipeline, streams: Sequence[Sequence[list[Task]]]) -> list[list[Task]]:
+    """One order per device, from its two streams: what can start first, and among equals what most depends on.
+
+    Times are those of equal stages, a backward as long as two forwards, and messages that take no time, so that the
+    order is a property of the scheme and not of the network.
+    """
+    needs = {task: pipeline.needs(task) for pair in streams for stream in pair for task in stream}
+    remaining = _remaining(needs, [stream for pair in streams for stream in pair])
+    merged: list[list[Task]] = [[] for _ in streams]
+    ends: dict[Task, int] = {}
+    free = [0] * pipeline.devices
+    places = [[0] * len(pair) for pair in streams]
+    while len(ends) < len(needs):
+        heads = [
+            (device, replica, stream[places[device][replica]])
+            for device, pair in enumerate(streams)
+            for replica, stream in enumerate(pair)
+            if places[device][replica] < len(stream)
+        ]
+        start, _, device, replica, task = min(
+            (max([free[device], *(ends[need] for need in needs[task])]), -remaining[task], device, replica, task)
+            for device, replica, task in heads
+            if all(need in ends for need in needs[task])
+        )
+        ends[task] = free[device] = start + _nominal(task)
+        places[device][replica] += 1
+        merged[device].append(task)
+    return merged
+
+
+def _remaining(needs: Mapping[Task, list[Task]], streams: Sequence[Sequence[Task]]) -> dict[Task, int]:
+    """For every task, the longest chain of work that it begins."""
+    before = {task: list(need) for task, need in needs.items()}
+    for stream in streams:
+        for earlier, later in pairwise(stream):
+            before[later].append(earlier)
+    remaining = {task: _nominal(task) for task in before}
+    for task in reversed(list(TopologicalSorter(before).static_order())):
+        for need in before[task]:
+            remaining[need] = max(remaining[need], _nominal(need) + remaining[task])
+    return remaining
+
+
+def _nominal(task: Task) -> int:
+    return 2 if task.backward else 1

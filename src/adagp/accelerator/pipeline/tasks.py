@@ -1,0 +1,118 @@
+"""What there is to do in a pipeline, on which device, and what must be done before."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from adagp.schedules.plan import Phase, Plan
+
+SCHEMES: Mapping[str, str] = {
+    "gpipe": "all forwards of a batch, then all backwards",
+    "dapple": "one forward, one backward (1F1B): as fast as gpipe, fewer activations held",
+    "chimera": "two such pipelines in opposite directions, so that each stage is held by two devices",
+}
+"""How a batch's micro-batches are ordered, and where its stages are."""
+
+
+class Task(NamedTuple):
+    """One pass of one micro-batch through one stage. Everything is counted from 0, as torch counts ranks and stages.
+
+    Attributes:
+        backward: Whether it is the backward; else the forward.
+        batch: The batch.
+        micro_batch: The micro-batch, within its batch.
+        stage: The stage.
+        replica: Which of the pipelines carries the micro-batch: the second of Chimera runs from the last device down.
+    """
+
+    backward: bool
+    batch: int
+    micro_batch: int
+    stage: int
+    replica: int
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """As many stages as devices, batches cut into micro-batches, and the phase of each batch.
+
+    Attributes:
+        scheme: One of `SCHEMES`.
+        devices: How many; Chimera needs an even number.
+        microbatches: In each batch; Chimera sends the first half, rounded up, through its first pipeline.
+        phases: Of the batches, in order. WARMUP batches are BP batches here.
+    """
+
+    scheme: str
+    devices: int
+    microbatches: int
+    phases: tuple[Phase, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no pipeline."""
+        if self.scheme not in SCHEMES:
+            raise ValueError(f"scheme={self.scheme!r}: is unknown; choose one of {', '.join(SCHEMES)}")
+        for name in ("devices", "microbatches"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+        if self.scheme == "chimera" and self.devices % 2:
+            raise ValueError(
+                f"devices={self.devices}: chimera holds each stage on two devices and needs an even number; "
+                "add or remove one, or choose gpipe or dapple"
+            )
+        if not self.phases:
+            raise ValueError("phases: there is no batch; give at least one phase")
+
+    @cached_property
+    def shares(self) -> tuple[range, ...]:
+        """The micro-batches that each replica of the pipeline carries."""
+        if self.scheme != "chimera":
+            return (range(self.microbatches),)
+        half = -(-self.microbatches // 2)
+        return (range(half), range(half, self.microbatches))
+
+    def all_bp(self) -> "Pipeline":
+        """The same batches by plain backpropagation: what a speed-up is measured against."""
+        return replace(self, phases=(Phase.BP,) * len(self.phases))
+
+    def has_backward(self, batch: int) -> bool:
+        """Whether a batch is exact; in GP there is no backward."""
+        return self.phases[batch] is not Phase.GP
+
+    def stage_of(self, device: int, replica: int) -> int:
+        """The stage that a device holds for a replica."""
+        return device if replica == 0 else self.devices - 1 - device
+
+    def device_of(self, task: Task) -> int:
+        """The device that does a task."""
+        return self.stage_of(task.stage, task.replica)  # its own inverse
+
+    def needs(self, task: Task) -> list[Task]:
+        """What must be done before a task can start, besides what its device does before it.
+
+        A forward needs the stage before it, and the weights: the stage's update of the batch before. A backward needs
+        the stage after it, and its own forward.
+        """
+        if task.backward:
+            own = [task._replace(backward=False)]
+            last = task.stage == self.devices - 1
+            return own if last else [*own, task._replace(stage=task.stage + 1)]
+        before = [task._replace(stage=task.stage - 1)] if task.stage else []
+        return before + (self._updated_by(task.batch - 1, task.stage) if task.batch else [])
+
+    def _updated_by(self, batch: int, stage: int) -> list[Task]:
+        """The last tasks of a batch on a stage: when they are done, the stage updates its weights.
+
+        With gradients predicted that is when its forwards are done, otherwise its backwards. Every order does the last
+        micro-batch of a share last. Holders of the same stage wait for each other, so that their weights stay equal.
+        """
+        backward = self.has_backward(batch)
+        return [
+            Task(backward, batch, share[-1], stage, replica) for replica, share in enumerate(self.shares) if len(share)
+        ]
+
+
+def phases_of(schedule: Callable[[int], Plan], batches: Sequence[int]) -> tuple[Phase, ...]:
+    """The phases that a schedule gives to these batches, counted from 0: the very object that drives training."""
+    return tuple(schedule(batch).phase for batch in batches)

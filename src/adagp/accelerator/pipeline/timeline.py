@@ -1,0 +1,91 @@
+"""When each device does what: every task as early as its device's order and what it needs allow."""
+
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from itertools import pairwise
+
+from adagp.accelerator.pipeline.costs import Costs
+from adagp.accelerator.pipeline.order import device_orders
+from adagp.accelerator.pipeline.tasks import Pipeline, Task
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A task in its place.
+
+    Attributes:
+        task: What is done.
+        device: Where.
+        start: When it begins.
+        end: When it is done.
+    """
+
+    task: Task
+    device: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A simulated pipeline.
+
+    Attributes:
+        pipeline: What was simulated.
+        devices: Per device, its slots in order of time.
+    """
+
+    pipeline: Pipeline
+    devices: tuple[tuple[Slot, ...], ...]
+
+    @property
+    def slots(self) -> list[Slot]:
+        """All of them, device by device."""
+        return [slot for row in self.devices for slot in row]
+
+    @property
+    def steps(self) -> float:
+        """The time until everything is done, in the unit of the costs."""
+        return max(slot.end for slot in self.slots)
+
+    @property
+    def busy(self) -> float:
+        """The share of the devices' time in which they work; the rest are bubbles."""
+        return sum(slot.end - slot.start for slot in self.slots) / (self.steps * self.pipeline.devices)
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """Per device, how many micro-batches' activations it holds at most for a later backward."""
+        return tuple(self._most_held(row) for row in self.devices)
+
+    def _most_held(self, row: tuple[Slot, ...]) -> int:
+        held = most = 0
+        for slot in row:
+            if slot.task.backward:
+                held -= 1
+            elif self.pipeline.has_backward(slot.task.batch):
+                held += 1
+            most = max(most, held)
+        return most
+
+
+def simulate(pipeline: Pipeline, costs: Costs) -> Timeline:
+    """Run a pipeline from the first batch to the last.
+
+    Raises:
+        ValueError: if the costs are not those of as many stages as there are devices.
+    """
+    costs.check(pipeline.devices)
+    orders = device_orders(pipeline)
+    needs = {task: pipeline.needs(task) for order in orders for task in order}
+    earlier = {later: task for order in orders for task, later in pairwise(order)}
+    graph = {task: [*need, earlier[task]] if task in earlier else need for task, need in needs.items()}
+    slots: dict[Task, Slot] = {}
+    for task in TopologicalSorter(graph).static_order():
+        device = pipeline.device_of(task)
+        start = slots[earlier[task]].end if task in earlier else 0
+        for need in needs[task]:
+            message = costs.communication if slots[need].device != device else 0
+            start = max(start, slots[need].end + message)
+        slots[task] = Slot(task, device, start, start + costs.of(task, pipeline))
+    return Timeline(pipeline, tuple(tuple(slots[task] for task in order) for order in orders))

@@ -1,0 +1,195 @@
+"""`adagp pipeline`: when each device of a pipeline does what, and how many steps that takes."""
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from adagp.accelerator.pipeline import SCHEMES, Pipeline, Timeline, costs, simulate
+from adagp.cli import options
+from adagp.cli.common import command, print_json
+from adagp.report.pipeline_grid import PASSES, letter, number, pipeline_grid, pipeline_svg
+from adagp.report.pipeline_page import pipeline_page
+from adagp.report.pipeline_trace import chrome_trace
+from adagp.report.tables import Table
+from adagp.schedules import Phase
+from adagp.training import RecipeError
+from adagp.training.files import write_bytes
+
+SCHEMES_HELP = "Schedules of the pipeline:\n\n" + "\n".join(f"- `{name}`: {about}." for name, about in SCHEMES.items())
+Svg = Annotated[Path | None, typer.Option(help="Also draw it into this SVG file.")]
+Html = Annotated[Path | None, typer.Option(help="Also draw it into this HTML file, with a tooltip on every pass.")]
+
+
+@command
+def pipeline_command(
+    schedule: Annotated[str, typer.Option(help=f"One of {', '.join(SCHEMES)}.")] = "gpipe",
+    devices: Annotated[int, typer.Option(help="Devices, and as many stages.")] = 4,
+    microbatches: Annotated[int, typer.Option(help="Micro-batches in a batch.")] = 4,
+    phases: Annotated[
+        str, typer.Option(metavar="PHASE,...", help="Of the batches: BP, GP or WARMUP, such as GP,BP or 4GP,BP.")
+    ] = "BP",
+    forward: Annotated[str, typer.Option(metavar="N[,N...]", help="Steps of a forward, for all stages or each.")] = "1",
+    backward: Annotated[str, typer.Option(metavar="N[,N...]", help="Steps of a backward.")] = "2",
+    predictor: Annotated[
+        str, typer.Option(metavar="N[,N...]", help="Steps the predictor adds to a forward; to a backward, twice that.")
+    ] = "0",
+    communication: Annotated[float, typer.Option(help="Steps of a message between devices.")] = 0,
+    svg: Svg = None,
+    html: Html = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Also write a Chrome trace (JSON) for Perfetto or chrome://tracing.")
+    ] = None,
+    as_json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Tell the steps of a pipeline in any sequence of phases, and draw which device does what when.
+
+    A step is the forward of one micro-batch through one stage. A stage starts a batch when its update of the batch
+    before is done: in BP after its last backward, in GP after its last forward.
+
+    Try:
+
+    - `adagp pipeline --schedule gpipe --phases BP`: one batch by backpropagation, 21 steps.
+    - `adagp pipeline --schedule chimera --phases GP,BP`: a GP batch and a BP batch, 20 steps.
+    - `adagp pipeline --schedule dapple --devices 8 --microbatches 16 --phases 4GP,BP --predictor 0.05`
+    - `adagp pipeline --forward 1,2,1,1 --backward 2,4,2,2 --communication 0.5`: a slow stage, slow messages.
+    - `adagp pipeline --phases GP,BP --svg pipeline.svg --trace pipeline.json`: a picture, and a trace.
+    """
+    del debug
+    check_folders(svg, html, trace)
+    if schedule not in SCHEMES:
+        raise RecipeError(f"schedule '{schedule}' is unknown; choose one of {', '.join(SCHEMES)}")
+    try:
+        pipeline = Pipeline(schedule, devices, microbatches, _phases(phases))
+        stages = _values("forward", forward), _values("backward", backward)
+        timeline = simulate(pipeline, costs(devices, *stages, _values("predictor", predictor), _plain(communication)))
+        plain = simulate(pipeline.all_bp(), costs(devices, *stages, communication=_plain(communication)))
+    except ValueError as error:
+        raise RecipeError(str(error)) from error
+    title = f"{schedule}, {devices} devices, {microbatches} micro-batches, {_in_words(pipeline.phases)}"
+    figures = _figures(timeline, plain)
+    if svg is not None:
+        write_bytes(svg, pipeline_svg([(f"{title}: {timeline.steps:g} steps", timeline)]).encode())
+    if html is not None:
+        table = Table("In figures", ("figure", "value"), list(figures.items()), text_columns=2)
+        write_bytes(html, pipeline_page(title, table, [(_in_words(pipeline.phases), timeline)]).encode())
+    if trace is not None:
+        write_bytes(trace, json.dumps(chrome_trace(timeline)).encode())
+    if as_json:
+        print_json(_record(timeline, plain))
+        return
+    _print_grid(title, timeline)
+    for name, value in figures.items():
+        print(f"{name}: {value}")
+    for what, path in (("picture", svg), ("page", html), ("trace", trace)):
+        if path is not None:
+            print(f"{what}: {path}")
+
+
+def check_folders(*paths: Path | None) -> None:
+    """Before any work: every file can be written where it is wanted."""
+    for path in paths:
+        if path is not None and not path.parent.is_dir():
+            raise RecipeError(f"'{path}' cannot be written: there is no folder '{path.parent}'; make it first")
+
+
+def _phases(text: str) -> tuple[Phase, ...]:
+    """`4GP,BP` is short for `GP,GP,GP,GP,BP`."""
+    phases: list[Phase] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d*)\s*(BP|GP|WARMUP)\s*", part, re.IGNORECASE)
+        if match is None or match[1] == "0":
+            raise ValueError(f"phases: '{part}' is none of BP, GP and WARMUP; give for example GP,BP or 4GP,BP")
+        phases += [Phase(match[2].upper())] * int(match[1] or 1)
+    return tuple(phases)
+
+
+def _values(name: str, text: str) -> float | list[float]:
+    """One number for all stages, or a list."""
+    try:
+        values = [_plain(float(part)) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(f"{name}: '{text}' is not a number or a list of numbers; give for example 1,2,1,1") from None
+    return values if len(values) > 1 else values[0]
+
+
+def _plain(value: float) -> float:
+    """Whole numbers as integers, so that their sums are exact and print as such."""
+    return int(value) if value.is_integer() else value
+
+
+def _in_words(phases: tuple[Phase, ...]) -> str:
+    names = " ".join(phase.value for phase in phases)
+    return f"phase {names}" if len(phases) == 1 else f"phases {names}"
+
+
+def _figures(timeline: Timeline, plain: Timeline) -> dict[str, str]:
+    return {
+        "steps": f"{timeline.steps:g}",
+        "all BP, without a predictor": f"{plain.steps:g} steps, so the speed-up is {plain.steps / timeline.steps:.3f}",
+        "devices at work": f"{100 * timeline.busy:.1f} % of the time",
+        "activations held at most": f"{', '.join(map(str, timeline.held))} micro-batches on devices 0 to "
+        f"{len(timeline.held) - 1}",
+    }
+
+
+def _record(timeline: Timeline, plain: Timeline) -> dict[str, Any]:
+    pipeline = timeline.pipeline
+    return {
+        "schedule": pipeline.scheme,
+        "devices": pipeline.devices,
+        "microbatches": pipeline.microbatches,
+        "phases": [phase.value for phase in pipeline.phases],
+        "steps": timeline.steps,
+        "all_bp_steps": plain.steps,
+        "speed_up": plain.steps / timeline.steps,
+        "busy": timeline.busy,
+        "held": timeline.held,
+        "tasks": [
+            {
+                "device": slot.device,
+                "stage": slot.task.stage,
+                "pass": "backward" if slot.task.backward else "forward",
+                "phase": pipeline.phases[slot.task.batch].value,
+                "batch": slot.task.batch,
+                "micro_batch": slot.task.micro_batch,
+                "start": slot.start,
+                "end": slot.end,
+            }
+            for slot in timeline.slots
+        ],
+    }
+
+
+def _print_grid(title: str, timeline: Timeline) -> None:
+    console = Console(highlight=False)
+    console.print(Text(title, style="bold"))
+    grid = pipeline_grid(timeline)
+    if grid is None:
+        print("  the grid is too wide for a terminal: draw it with --svg or --html")
+        return
+    left = len(f"device {timeline.pipeline.devices - 1}")
+    width = max(2, len(str(number(timeline, timeline.slots[-1]))) + 1)
+    for device, row in enumerate(grid.rows):
+        line = Text(f"device {device}".ljust(left))
+        for before, slot in zip([None, *row], row, strict=False):
+            line.append(" ")
+            if slot is None:
+                line.append("·".rjust(width), style="dim")
+                continue
+            kind = letter(timeline, slot)
+            text = f"{kind}{number(timeline, slot)}" if slot is not before else "-" * width
+            line.append(text.rjust(width), style=f"#000000 on {PASSES[kind][1]}")
+        console.print(line, no_wrap=True, crop=False, overflow="ignore")
+    legend = Text()
+    for kind, (about, colour) in PASSES.items():
+        legend.append(f" {kind} ", style=f"#000000 on {colour}")
+        legend.append(f" {about}   ")
+    console.print(legend, no_wrap=True, crop=False, overflow="ignore")
+    if grid.column != 1:
+        print(f"a column is {grid.column:g} steps")

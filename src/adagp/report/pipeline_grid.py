@@ -1,0 +1,138 @@
+"""A simulated pipeline as a grid, rows devices and columns time: for the terminal, and as SVG."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from html import escape
+
+from adagp.accelerator.pipeline import Slot, Timeline
+
+PASSES = {"F": ("forward, BP", "#56B4E9"), "B": ("backward, BP", "#E69F00"), "G": ("forward and update, GP", "#009E73")}
+"""Letter, meaning and colour of a pass; Okabe and Ito's palette, which colour-blind eyes can tell apart."""
+
+_NARROWEST, _WIDEST, _ROW, _LEFT, _GAP, _LEGEND = 26, 1600, 26, 76, 44, 190  # pixels
+_TEXT = 'font-family="system-ui, sans-serif" font-size="12" fill="#222"'
+
+
+def letter(timeline: Timeline, slot: Slot) -> str:
+    """What kind of pass a slot is: a key of `PASSES`."""
+    if slot.task.backward:
+        return "B"
+    return "F" if timeline.pipeline.has_backward(slot.task.batch) else "G"
+
+
+def number(timeline: Timeline, slot: Slot) -> int:
+    """The micro-batch of a slot, counted on from batch to batch."""
+    return slot.task.batch * timeline.pipeline.microbatches + slot.task.micro_batch
+
+
+@dataclass(frozen=True)
+class PipelineGrid:
+    """A timeline cut into columns of equal length.
+
+    Attributes:
+        column: Steps in a column.
+        rows: Per device the slot that each column lies in, None where the device waits.
+    """
+
+    column: float
+    rows: list[list[Slot | None]]
+
+
+def pipeline_grid(timeline: Timeline, most_columns: int = 150) -> PipelineGrid | None:
+    """The coarsest grid that shows every start and end; None where that needs more columns than one can read."""
+    times = {_exact(time) for slot in timeline.slots for time in (slot.start, slot.end)}
+    common = math.lcm(*(time.denominator for time in times))
+    column = Fraction(math.gcd(*(int(time * common) for time in times)), common)
+    columns = int(max(times) / column)
+    if columns > most_columns:
+        return None
+    rows: list[list[Slot | None]] = [[None] * columns for _ in timeline.devices]
+    for slot in timeline.slots:
+        first, last = (int(_exact(time) / column) for time in (slot.start, slot.end))
+        rows[slot.device][first:last] = [slot] * (last - first)
+    return PipelineGrid(float(column), rows)
+
+
+def _exact(time: float) -> Fraction:
+    """A time as people write it: sums of 0.1 are multiples of it again."""
+    return Fraction(time).limit_denominator(10**6)
+
+
+def pipeline_svg(panels: Sequence[tuple[str, Timeline]]) -> str:
+    """Timelines below each other, on one scale, each with its title; what a rectangle is, its tooltip says."""
+    longest = max(timeline.steps for _, timeline in panels)
+    shortest = min(slot.end - slot.start for _, timeline in panels for slot in timeline.slots)
+    scale = min(_NARROWEST / shortest, _WIDEST / longest)
+    shown = {letter(timeline, slot) for _, timeline in panels for slot in timeline.slots}
+    width = _LEFT + max(longest * scale + 20, _LEGEND * len(shown))
+    parts: list[str] = []
+    top = 30
+    for title, timeline in panels:
+        parts.append(f'<text x="8" y="{top}" font-weight="bold" {_TEXT}>{escape(title)}</text>')
+        parts += _panel(timeline, top + 10, scale)
+        top += 10 + _ROW * timeline.pipeline.devices + _GAP
+    parts += _legend([name for name in PASSES if name in shown], top - 12)
+    height = top + 8
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
+        f'viewBox="0 0 {width:.0f} {height}" role="img">\n<rect width="100%" height="100%" fill="#ffffff"/>\n'
+        + "\n".join(parts)
+        + "\n</svg>\n"
+    )
+
+
+def _panel(timeline: Timeline, top: float, scale: float) -> list[str]:
+    parts = []
+    for device in range(timeline.pipeline.devices):
+        y = top + _ROW * device
+        parts.append(f'<text x="8" y="{y + 17}" {_TEXT}>device {device}</text>')
+        parts.append(
+            f'<rect x="{_LEFT}" y="{y}" width="{timeline.steps * scale:.1f}" height="{_ROW - 2}" fill="#eeeeee"/>'
+        )
+    for slot in timeline.slots:
+        kind = letter(timeline, slot)
+        about, colour = PASSES[kind]
+        x, wide = _LEFT + slot.start * scale, (slot.end - slot.start) * scale
+        y = top + _ROW * slot.device
+        shade = 1 if slot.task.batch % 2 == 0 else 0.65  # so that neighbouring batches differ
+        tip = (
+            f"{about}: micro-batch {number(timeline, slot)} (batch {slot.task.batch}), stage {slot.task.stage}, "
+            f"device {slot.device}, {slot.start:g} to {slot.end:g}"
+        )
+        parts.append(
+            f'<g><title>{tip}</title><rect x="{x:.1f}" y="{y}" width="{wide:.1f}" height="{_ROW - 2}" '
+            f'fill="{colour}" fill-opacity="{shade}" stroke="#ffffff"/>'
+        )
+        label = str(number(timeline, slot))
+        fits = wide >= 8 * len(label) + 4
+        parts.append(
+            (f'<text x="{x + wide / 2:.1f}" y="{y + 16}" text-anchor="middle" {_TEXT}>{label}</text>' if fits else "")
+            + "</g>"
+        )
+    return [*parts, *_axis(timeline.steps, top + _ROW * timeline.pipeline.devices, scale)]
+
+
+def _axis(steps: float, y: float, scale: float) -> list[str]:
+    """A mark about every 50 pixels, at a round number of steps, and one at the end."""
+    rough = 50 / scale
+    power = 10.0 ** math.floor(math.log10(rough))
+    gap = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
+    marks = [gap * place for place in range(int(steps / gap) + 1)]
+    marks = [mark for mark in marks if steps - mark >= 0.6 * gap]
+    return [
+        f'<text x="{_LEFT + mark * scale:.1f}" y="{y + 13}" text-anchor="middle" font-size="10" '
+        f'font-family="system-ui, sans-serif" fill="#666">{mark:g}</text>'
+        for mark in [*marks, steps]
+    ]
+
+
+def _legend(letters: Sequence[str], y: float) -> list[str]:
+    parts = []
+    for place, kind in enumerate(letters):
+        about, colour = PASSES[kind]
+        x = _LEFT + _LEGEND * place
+        parts.append(f'<rect x="{x}" y="{y - 11}" width="14" height="14" fill="{colour}"/>')
+        parts.append(f'<text x="{x + 20}" y="{y + 1}" {_TEXT}>{about}</text>')
+    return parts

@@ -1,0 +1,92 @@
+import json
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from adagp.cli import app
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["pipeline", *arguments], env={"COLUMNS": "200"})
+
+
+def simulated(*arguments):
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(("schedule", "one", "two"), [("gpipe", 21, 25), ("dapple", 21, 25), ("chimera", 16, 20)])
+def test_steps_of_the_issue(schedule, one, two):
+    arguments = ["--schedule", schedule, "--devices", "4", "--microbatches", "4"]
+    assert simulated(*arguments, "--phases", "BP")["steps"] == one
+    found = simulated(*arguments, "--phases", "GP,BP")
+    assert (found["steps"], found["all_bp_steps"], found["speed_up"]) == (two, 2 * one, 2 * one / two)
+    assert len(found["tasks"]) == 4 * 12
+    assert max(task["end"] for task in found["tasks"]) == two
+    assert {task["phase"] for task in found["tasks"] if task["pass"] == "backward"} == {"BP"}
+
+
+def test_phases_may_be_repeated_and_costs_given_per_stage():
+    found = simulated("--phases", "2gp, warmup")
+    assert found["phases"] == ["GP", "GP", "WARMUP"]
+    assert found["steps"] == 29
+    uneven = simulated("--devices", "2", "--microbatches", "1", "--forward", "1,2.5", "--backward", "3", "--json")
+    assert uneven["steps"] == 1 + 2.5 + 3 + 3
+    slow = simulated("--devices", "2", "--microbatches", "1", "--predictor", "0.5", "--communication", "2")
+    assert slow["steps"] == 1.5 + 2 + 1.5 + 3 + 2 + 3
+    assert slow["all_bp_steps"] == 1 + 2 + 1 + 2 + 2 + 2
+
+
+def test_grid_and_figures_are_printed():
+    result = run("--devices", "2", "--microbatches", "2", "--phases", "GP,BP")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == "gpipe, 2 devices, 2 micro-batches, phases GP BP"
+    assert lines[1] == "device 0 G0 G1 F2 F3  ·  ·  · B2 -- B3 --"
+    assert lines[2] == "device 1  · G0 G1 F2 F3 B2 -- B3 --  ·  ·"
+    assert "steps: 11" in lines
+    assert "all BP, without a predictor: 18 steps, so the speed-up is 1.636" in lines
+
+
+def test_a_grid_too_wide_is_named_and_drawn_elsewhere():
+    assert "draw it with --svg" in run("--backward", "2.001").stdout
+
+
+def test_pictures_page_and_trace(tmp_path):
+    svg, html, trace = tmp_path / "p.svg", tmp_path / "p.html", tmp_path / "p.json"
+    result = run("--schedule", "chimera", "--svg", str(svg), "--html", str(html), "--trace", str(trace))
+    assert result.exit_code == 0, result.output
+    assert ElementTree.fromstring(svg.read_text()).tag == "{http://www.w3.org/2000/svg}svg"
+    assert "16 steps" in svg.read_text()
+    assert html.read_text().startswith("<!DOCTYPE html>")
+    assert len(json.loads(trace.read_text())["traceEvents"]) == 1 + 4 + 4 * 8
+    for path in (svg, html, trace):
+        assert f": {path}" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "messages"),
+    [
+        (["--schedule", "zigzag"], ["schedule 'zigzag'", "gpipe, dapple, chimera"]),
+        (["--phases", "BP,FP"], ["phases: 'FP'", "4GP,BP"]),
+        (["--phases", "0GP"], ["phases: '0GP'"]),
+        (["--phases", ""], ["phases: ''"]),
+        (["--schedule", "chimera", "--devices", "5"], ["devices=5", "even number"]),
+        (["--devices", "0"], ["devices=0", "at least 1"]),
+        (["--microbatches", "0"], ["microbatches=0", "at least 1"]),
+        (["--forward", "1,2"], ["forward: 2 values for 4 stages"]),
+        (["--forward", "fast"], ["forward: 'fast'", "1,2,1,1"]),
+        (["--backward", "0"], ["backward", "some time"]),
+        (["--predictor", "-1"], ["predictor=-1", "negative"]),
+        (["--communication", "nan"], ["communication=nan"]),
+        (["--svg", "missing/p.svg"], ["no folder 'missing'", "make it first"]),
+    ],
+)
+def test_bad_input_is_named_with_its_remedy(arguments, messages):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    for message in messages:
+        assert message in result.stderr
+    assert result.stdout == ""
