@@ -10,9 +10,10 @@ from adagp import data
 from adagp.cli import options
 from adagp.cli.common import command, print_json, print_table
 from adagp.cli.display import Display
+from adagp.cli.reproduce_pipeline import figure_command
 from adagp.cli.runs import chosen_device, numbers, resume_line, stopped
 from adagp.report import Table
-from adagp.reproduce import approximation
+from adagp.reproduce import approximation, pipeline
 from adagp.training import Interrupted, RecipeError
 from adagp.training.environment import describe
 from adagp.training.interrupt import catch_signals
@@ -20,6 +21,8 @@ from adagp.training.runfolder import CHECKPOINT_SECONDS, make_folder, write_file
 from adagp.training.study import study
 
 reproduce_app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True, help=__doc__)
+for figure in pipeline.SCHEMES:
+    reproduce_app.command(f"fig{figure}")(figure_command(figure))
 
 
 @reproduce_app.command("approximation-kernel")
