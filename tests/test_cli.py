@@ -220,7 +220,7 @@ def test_a_disk_that_fills_up_loses_nothing(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     recipe = Recipe(data="digits", epochs=2, batch_size=32, train_limit=480, test_limit=100)
     run = Run(recipe, data.load("digits"))
-    folder.prepare(recipe, run.device, resume=False)
+    folder.prepare(run, resume=False)
     run.step()
     folder.save(run)
     before = folder.checkpoint_path.read_bytes()

@@ -12,6 +12,7 @@ from adagp.report import comparison_table, figures, overview_png, page, schedule
 from adagp.report.tables import applied_table
 from adagp.training import methods
 from adagp.training.compare import Comparison, MethodResult, SeedResult
+from adagp.training.tasks import Metric
 
 
 def method(name: str, seeds: int, layers: int = 0, gp: bool = False) -> MethodResult:
@@ -19,8 +20,8 @@ def method(name: str, seeds: int, layers: int = 0, gp: bool = False) -> MethodRe
         method=name,
         summary=f"what {name} <does>",
         steps=30,
-        accuracy=0.9,
-        accuracy_std=0.01 if seeds > 1 else None,
+        score=0.9,
+        score_std=0.01 if seeds > 1 else None,
         train_seconds=12.5,
         speedup=1.25,
         batch_ms={"BP": 30.0, "GP": 10.0} if gp else {"BP": 30.0},
@@ -30,7 +31,17 @@ def method(name: str, seeds: int, layers: int = 0, gp: bool = False) -> MethodRe
         counts={"backprop": 20, "predicted": 10} if layers else {"backprop": 20},
         cosines={f"layer{index}": [0.1, float("nan"), 0.3] for index in range(layers)},
         seeds=[
-            SeedResult(seed, 0.89 + 0.02 * seed, 0.92, 0.4, 12.5, [1.0, 2.0, 3.0], [0.5, 0.8, 0.9], [4.0, 8.0, 12.5])
+            SeedResult(
+                seed,
+                0.89 + 0.02 * seed,
+                0.92,
+                {"accuracy": 0.89 + 0.02 * seed},
+                0.4,
+                12.5,
+                [1.0, 2.0, 3.0],
+                [0.5, 0.8, 0.9],
+                [4.0, 8.0, 12.5],
+            )
             for seed in range(seeds)
         ],
     )
@@ -42,7 +53,9 @@ def comparison(seeds: int = 2, layers: int = 4) -> Comparison:
         recipe={"model": "cnn", "data": "digits", "lr": 0.1, "steps": None},
         environment={"python": "3.11", "versions": {"torch": "2"}},
         calibration={},
-        test_images=360,
+        metrics=(Metric("accuracy", "accuracy", is_share=True), Metric("odd", "odd figure", "", 1.0)),
+        items="images",
+        test_items=360,
         methods=[method("bp", seeds), method("adagp", seeds, layers, gp=True), method("skip", seeds, gp=True)],
         verdict="adagp < skip & bp: not better.",
     )
@@ -76,7 +89,10 @@ def test_a_learning_rate_that_follows_the_test_loss_is_confessed() -> None:
 
 
 def test_detail_tables() -> None:
-    assert len(seeds_table(comparison()).rows) == 6
+    seeds = seeds_table(comparison())
+    assert len(seeds.rows) == 6
+    assert seeds.columns == ("method", "seed", "accuracy %", "best", "odd figure", "test loss", "train s")
+    assert seeds.rows[1] == ("bp", "1", "91.00", "92.00", "-", "0.4000", "12.5")
     table = applied_table(comparison())
     adagp = dict(zip(table.columns, table.rows[1], strict=True))
     assert (adagp["GP batches"], adagp["predicted updates"]) == ("10", "10")
@@ -124,7 +140,7 @@ class Checker(HTMLParser):
 def test_every_method_can_be_drawn_and_told_apart() -> None:
     drawn = dataclasses.replace(comparison(), methods=[method(name, 1) for name in methods.names()])
     assert overview_png(drawn)
-    assert len({figures._STYLES[name] for name in methods.names()}) == len(methods.names())
+    assert len({figures.METHOD_STYLES[name] for name in methods.names()}) == len(methods.names())
 
 
 def test_mixed_batches_have_bars_of_their_own() -> None:

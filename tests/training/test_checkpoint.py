@@ -123,15 +123,14 @@ def test_json_has_no_word_for_nan(tmp_path: Path) -> None:
 
 
 def test_run_folder(tmp_path: Path, recipe: Recipe, digits: DataSet) -> None:
-    device = torch.device("cpu")
     folder = RunFolder(tmp_path / "run")
-    folder.prepare(recipe, device, resume=False)
+    run = Run(recipe, digits)
+    folder.prepare(run, resume=False)
     assert folder.recipe() == recipe
     with pytest.raises(RunFolderError, match="--resume"):
-        folder.prepare(recipe, device, resume=False)
+        folder.prepare(run, resume=False)
     with pytest.raises(RunFolderError, match=r"another recipe.*lr 0\.5 against 0\.02"):
-        folder.prepare(recipe.replace(lr=0.5), device, resume=True)
-    run = Run(recipe, digits)
+        folder.prepare(Run(recipe.replace(lr=0.5), digits), resume=True)
     assert not folder.restore(run)
     run.step()
     folder.save(run)
@@ -148,8 +147,8 @@ def test_a_run_killed_after_its_last_checkpoint_still_gets_its_files(
 ) -> None:
     recipe = recipe.replace(epochs=1)
     folder = RunFolder(tmp_path / "run")
-    folder.prepare(recipe, torch.device("cpu"), resume=False)
     run = Run(recipe, digits)
+    folder.prepare(run, resume=False)
     whole = train(run, folder, observer=Observer(), interrupt=Interrupt())
     names = ("result.json", "model.pt", "metrics.json", "quality.json")
     before = {name: (folder.path / name).read_bytes() for name in names}
@@ -165,9 +164,11 @@ def test_a_run_killed_after_its_last_checkpoint_still_gets_its_files(
 
 
 @pytest.mark.parametrize("threads", [None, 1, 3])
-def test_environment_is_true_and_names_no_place(tmp_path: Path, recipe: Recipe, threads: int | None) -> None:
+def test_environment_is_true_and_names_no_place(
+    tmp_path: Path, recipe: Recipe, digits: DataSet, threads: int | None
+) -> None:
     folder = RunFolder(tmp_path / "run")
-    folder.prepare(recipe.replace(threads=threads), torch.device("cpu"), resume=False)
+    folder.prepare(Run(recipe.replace(threads=threads), digits), resume=False)
     environment = json.loads((folder.path / "environment.json").read_text())
     assert environment["versions"]["torch"] == metadata.version("torch")
     assert environment["threads"] == (threads or torch.get_num_threads())
@@ -188,8 +189,8 @@ def test_threads_are_the_recipes_while_training_and_nobody_elses_after(
 
     recipe = recipe.replace(epochs=1, threads=outside + 1)
     folder = RunFolder(tmp_path / "run")
-    folder.prepare(recipe, torch.device("cpu"), resume=False)
     run = Run(recipe, digits)
+    folder.prepare(run, resume=False)
     assert torch.get_num_threads() == outside
     train(run, folder, observer=Look(), interrupt=Interrupt())
     assert (seen, torch.get_num_threads()) == ([outside + 1], outside)

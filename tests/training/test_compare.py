@@ -26,6 +26,7 @@ from adagp.training.interrupt import Interrupt
 from adagp.training.loop import Run
 from adagp.training.observers import BatchEvent, Observer
 from adagp.training.statistics import t_quantile
+from adagp.training.tasks import Metric
 from adagp.training.verdict import Outcome, least_difference, speedup, verdict
 
 CPU = torch.device("cpu")
@@ -196,7 +197,7 @@ def test_compare_whole_and_interrupted(tmp_path: Path, recipe: Recipe, digits: D
     assert stored_settings(folder) == settings
     resumed = compare(settings, digits, folder, device=CPU, observer=Observer(), interrupt=Interrupt(), resume=True)
     for got, wanted in zip(resumed.methods, comparison.methods, strict=True):
-        assert [seed.accuracies for seed in got.seeds] == [seed.accuracies for seed in wanted.seeds]
+        assert [seed.scores for seed in got.seeds] == [seed.scores for seed in wanted.seeds]
         assert (got.counts, got.phases, got.steps) == (wanted.counts, wanted.phases, wanted.steps)
     # Killed between the last checkpoint of a run and its other files: they are made from it again.
     lost = [folder / "mean-seed1" / name for name in ("result.json", "model.pt", "metrics.json", "quality.json")]
@@ -274,8 +275,12 @@ def test_a_method_that_diverges_is_a_result(tmp_path: Path, recipe: Recipe, digi
     assert again.methods[0].seeds[0].diverged == seed.diverged
 
 
+ACCURACY = Metric("accuracy", "accuracy", is_share=True)
+BLEU = Metric("bleu", "BLEU", "BLEU", 1.0)
+
+
 def outcome(method: str, *accuracies: float, seconds: float = 10.0, diverged: int = 0) -> Outcome:
-    return Outcome(method, accuracies, seconds, 10_000, diverged)
+    return Outcome(method, ACCURACY, accuracies, seconds, 10_000, diverged)
 
 
 def test_least_difference_is_the_larger_of_paired_t_test_and_resolution() -> None:
@@ -293,7 +298,8 @@ def test_methods_that_are_the_same_seldom_seem_different(seeds: int) -> None:
     trials, wrong = 4000, 0
     for _ in range(trials):
         one, other = (
-            Outcome(name, tuple(draw.gauss(0.9, 0.01) for _ in range(seeds)), 1.0, 10**9) for name in ("a", "b")
+            Outcome(name, ACCURACY, tuple(draw.gauss(0.9, 0.01) for _ in range(seeds)), 1.0, 10**9)
+            for name in ("a", "b")
         )
         least = least_difference(one, other)
         assert least is not None
@@ -375,6 +381,18 @@ def test_approximations_are_held_against_short_bp_alone() -> None:
     assert "Verdict: zero was better than short-bp: its approximations paid." in text
     on_ladder = verdict([outcome("skip", 0.99, 0.99), outcome("prefix-zero", 0.9, 0.9)])
     assert "Verdict: prefix-zero was worse than skip: its approximations are not shown to pay" in on_ladder
+
+
+def test_a_verdict_on_bleu_speaks_of_bleu_and_of_seeds_alone() -> None:
+    def bleu(method: str, *scores: float) -> Outcome:
+        return Outcome(method, BLEU, scores, 10.0, 1000)
+
+    assert least_difference(bleu("a", 20.0, 22.0), bleu("b", 20.0, 22.0)) == 0.0  # no share: test items say nothing
+    text = verdict([bleu("bp", 33.0, 33.5), bleu("adagp", 33.4, 33.9), bleu("skip", 30.0, 30.5)])
+    assert "adagp reached 33.65 BLEU in 10.0 s" in text
+    assert "33.25 BLEU: +0.40 points" in text
+    assert "test items resolve" not in text
+    assert "was better than skip" in text
 
 
 def test_verdict_without_adagp() -> None:

@@ -122,13 +122,13 @@ def test_records_add_up(recipe: Recipe, digits: DataSet) -> None:
     assert 0 < sum(record.predictor_seconds for record in run.records) < run.train_seconds
     assert sum(map(len, run.batch_seconds.values())) == 30
     assert set(run.records[-1].quality) == {row.layer for row in run.gp.coverage().rows if row.covered}
-    loss, accuracy = run.evaluate()
-    assert (loss, accuracy) == (run.records[-1].test_loss, run.records[-1].test_accuracy)
+    evaluation = run.evaluate()
+    assert (evaluation.loss, evaluation.metrics) == (run.records[-1].test_loss, run.records[-1].metrics)
 
 
 def test_a_run_learns(recipe: Recipe, digits: DataSet) -> None:
     run = finish(Run(recipe.replace(method="bp", epochs=6, lr=0.05), digits))
-    assert run.records[-1].test_accuracy > 0.6
+    assert run.scores[-1] > 0.6
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,16 @@ def test_state_continues_bit_for_bit(recipe: Recipe, digits: DataSet, changes: d
     finish(second)
     assert same(whole, second)
     for got, wanted in zip(second.records, whole.records, strict=True):
-        assert (got.train_loss, got.test_loss, got.lr, got.phases, got.counts, got.quality) == (
-            (wanted.train_loss, wanted.test_loss, wanted.lr, wanted.phases, wanted.counts, wanted.quality)
+        assert (got.train_loss, got.test_loss, got.metrics, got.lr, got.phases, got.counts, got.quality) == (
+            (
+                wanted.train_loss,
+                wanted.test_loss,
+                wanted.metrics,
+                wanted.lr,
+                wanted.phases,
+                wanted.counts,
+                wanted.quality,
+            )
         )
 
 

@@ -43,6 +43,18 @@ def test_paper_preset_is_the_papers() -> None:
         ({"rung_epochs": float("nan")}, ["rung_epochs", "more than 0"]),
         ({"batch_size": "abc", "train_limit": 100}, ["batch_size", "str", "int"]),
         ({"optimizer": "lion"}, ["optimizer", "sgd, adam, adamw"]),
+        ({"form": "imagenet"}, ["form", "imagenet", "none of cnn", "cifar"]),
+        ({"sizes": 3}, ["sizes", "int"]),
+        ({"sizes.width": 3}, ["sizes.width", "no size of cnn", "none to choose"]),
+        ({"model": "transformer", "data": "multi30k", "sizes.wide": 3}, ["sizes.wide", "layers, width, heads, hidden"]),
+        ({"model": "transformer", "data": "multi30k", "sizes.width": 0}, ["sizes.width", "from 1"]),
+        ({"sizes.num_classes": 3}, ["sizes.num_classes", "that can be chosen"]),
+        ({"lr_schedule": "plateau", "lr_warmup": 0.1}, ["lr_warmup", "plateau", "set it to 0"]),
+        ({"lr_warmup": 1.0}, ["lr_warmup", "below 1"]),
+        ({"label_smoothing": -0.1}, ["label_smoothing", "from 0"]),
+        ({"vocabulary": 10}, ["vocabulary", "from 259"]),
+        ({"beam": 0}, ["beam", "at least 1"]),
+        ({"image_size": 0}, ["image_size", "at least 1"]),
         ({"leraning_rate": 1.0}, ["unknown recipe field", "leraning_rate"]),
     ],
 )
@@ -120,7 +132,39 @@ def test_ladder_is_the_papers_where_it_fits_and_scaled_where_not() -> None:
     assert (explicit.warmup_steps, explicit.rung_steps) == (50, 100)
 
 
-@pytest.mark.parametrize(("field", "value"), [("data", "multi30k"), ("data", "voc2007"), ("model", "transformer")])
-def test_what_is_for_another_task_is_not_called_unknown(field: str, value: str) -> None:
-    with pytest.raises(RecipeError, match=f"^{field} '{value}' is not for image classification.*choose one of"):
-        Recipe.from_mapping({field: value})
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"model": "transformer", "data": "cifar10"},
+            "model 'transformer' is for translation, but data 'cifar10' is for classification.* cnn, .* multi30k$",
+        ),
+        (
+            {"data": "multi30k"},
+            "model 'cnn' is for classification, but data 'multi30k' is for translation.*transformer",
+        ),
+        ({"model": "yolo_v3"}, "model 'yolo_v3' is for detection.*the data from voc2007, voc2012$"),
+    ],
+)
+def test_a_model_and_data_of_different_tasks_are_refused_with_what_would_fit(
+    values: dict[str, str], message: str
+) -> None:
+    with pytest.raises(RecipeError, match=message):
+        Recipe.from_mapping(values)
+
+
+def test_the_form_follows_the_data_unless_it_is_chosen() -> None:
+    assert (Recipe(model="vgg13", data="cifar10").network_form, Recipe().network_form) == ("cifar", "cifar")
+    large = Recipe(model="inception_v3", data="imagenette")
+    assert (large.network_form, large.network_pixels) == ("imagenet", 299)
+    small = large.replace(form="cifar")
+    assert (small.network_form, small.network_pixels) == ("cifar", 32)
+    assert Recipe(model="cnn", data="imagenette").network_form == "cifar"  # the only one it has
+
+
+def test_sizes_are_set_one_by_one_or_together() -> None:
+    base = Recipe.from_mapping({"model": "transformer", "data": "multi30k", "sizes": {"width": 64, "heads": 4}})
+    assert Recipe.from_mapping({"sizes.width": 128}, base).sizes == {"width": 128, "heads": 4}
+    assert Recipe.from_mapping({"sizes": {"layers": 2}, "sizes.heads": 2}, base).sizes == {"layers": 2, "heads": 2}
+    assert base.sizes == {"width": 64, "heads": 4}
+    assert base.digest() != base.replace(sizes={}).digest()

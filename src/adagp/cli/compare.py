@@ -103,7 +103,7 @@ def compare_command(
     where = chosen_device(device)
     again = resume_line("compare", path, device, data_root, as_json, tensorboard)
     with catch_signals() as interrupt, Display(as_json) as display:
-        dataset = data.load(settings.recipe.data, data_root)
+        dataset = data.load_any(settings.recipe.data, data_root)
         observer = Several(display, TensorBoard(path / "tensorboard")) if tensorboard else display
         try:
             comparison = compare(

@@ -16,7 +16,7 @@ class Display(Observer):
         self._console = Console(stderr=True, highlight=False)
         self._live = self._console.is_terminal
         self._quiet = quiet and not self._live
-        self._accuracy: dict[str, float] = {}
+        self._scores: dict[str, str] = {}
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=12),
@@ -42,10 +42,10 @@ class Display(Observer):
         self._progress.reset(self._task, total=total, completed=done)
 
     def on_batch(self, run: Run, event: BatchEvent) -> None:
-        """Loss, phase, k:m, and the last accuracy of this run."""
+        """Loss, phase, k:m, and the last score of this run."""
         if self._live:
-            accuracy = self._accuracy.get(run.name)
-            known = "" if accuracy is None else f" acc {100 * accuracy:.1f} %"
+            score = self._scores.get(run.name)
+            known = "" if score is None else f" {score}"
             loss = "" if event.loss is None else f" loss {event.loss:.3f}"
             phase = event.phase if event.note in ("warm-up", event.phase) else f"{event.phase} {event.note}"
             epoch = min(event.step // run.steps_per_epoch + 1, run.total_epochs)
@@ -54,11 +54,12 @@ class Display(Observer):
 
     def on_epoch(self, run: Run, record: EpochRecord) -> None:
         """A line per epoch."""
-        self._accuracy[run.name] = record.test_accuracy
+        score = record.metrics[run.metric.name]
+        self._scores[run.name] = run.metric.show(score)
         if not self._quiet:
             self._console.print(
                 f"{run.name:<18} epoch {record.epoch:>3}/{run.total_epochs}  loss {record.train_loss:.4f}  "
-                f"accuracy {100 * record.test_accuracy:.2f} %  {record.train_seconds:.1f} s",
+                f"{run.metric.heading} {run.metric.cell(score)}  {record.train_seconds:.1f} s",
                 soft_wrap=True,
             )
 

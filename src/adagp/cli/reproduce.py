@@ -10,6 +10,7 @@ from adagp import data
 from adagp.cli import options
 from adagp.cli.common import command, print_json, print_table
 from adagp.cli.display import Display
+from adagp.cli.reproduce_accuracy import quality_command, table_command
 from adagp.cli.reproduce_pipeline import figure_command
 from adagp.cli.runs import chosen_device, numbers, resume_line, stopped
 from adagp.report import Table
@@ -23,6 +24,9 @@ from adagp.training.study import study
 reproduce_app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True, help=__doc__)
 for figure in pipeline.SCHEMES:
     reproduce_app.command(f"fig{figure}")(figure_command(figure))
+for _table in (1, 2, 3):
+    reproduce_app.command(f"table{_table}")(table_command(_table))
+reproduce_app.command("predictor-quality")(quality_command)
 
 
 @reproduce_app.command("approximation-kernel")
@@ -128,10 +132,7 @@ def accuracy_command(
 
 
 def _plain(tables: list[Table]) -> list[dict[str, Any]]:
-    return [
-        {"title": table.title, "columns": list(table.columns), "rows": [list(row) for row in table.rows]}
-        for table in tables
-    ]
+    return [table.plain() for table in tables]
 
 
 def _show(tables: list[Table], facts: dict[str, Any], as_json: bool) -> None:

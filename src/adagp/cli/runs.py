@@ -99,7 +99,12 @@ def resume_line(
     adagp = "adagp" if shutil.which("adagp") or Path(sys.argv[0]).name != "adagp" else sys.argv[0]
     words = [adagp, *command.split(), "--out", str(path), "--resume"]
     for name, value in others.items():
-        words += [] if value is None else [f"--{name.replace('_', '-')}", str(value)]
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words += [option] if value else []
+        else:
+            for each in value if isinstance(value, list) else [value]:
+                words += [] if each is None else [option, str(each)]
     words += ["--device", device] if device else []
     words += ["--data-root", str(root)] if root else []
     words += ["--json"] if as_json else []

@@ -96,10 +96,10 @@ def train_command(
     where = chosen_device(device)
     again = resume_line("train", path, device, data_root, as_json, tensorboard)
     with catch_signals() as interrupt, Display(as_json) as display:
-        dataset = data.load(recipe.data, data_root)
+        dataset = data.load_any(recipe.data, data_root)
         folder = RunFolder(path)
         run = Run(recipe, dataset, device=where)
-        folder.prepare(recipe, where, resume=resume)
+        folder.prepare(run, resume=resume)
         if resume and folder.restore(run):
             display.on_message(f"resuming {run.name} at batch {run.step_index} of {run.total_steps}")
         display.on_message(_schedule_line(run))
@@ -111,13 +111,20 @@ def train_command(
     if as_json:
         print_json({"folder": str(path), "recipe": recipe.to_dict(), **result})
         return
+    shown = [metric for metric in run.task.metrics if f"test_{metric.name}" in result]
     print_table(
         Table(
             title=run.name,
-            columns=("accuracy %", "test loss", "train s", "median ms per batch", "updates applied"),
+            columns=(
+                *(metric.heading for metric in shown),
+                "test loss",
+                "train s",
+                "median ms per batch",
+                "updates applied",
+            ),
             rows=[
                 (
-                    f"{100 * result['test_accuracy']:.2f}",
+                    *(metric.cell(result[f"test_{metric.name}"]) for metric in shown),
                     f"{result['test_loss']:.4f}",
                     f"{result['train_seconds']:.1f}",
                     ", ".join(f"{phase} {ms:.1f}" for phase, ms in result["median_ms"].items()),

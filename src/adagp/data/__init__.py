@@ -18,6 +18,7 @@ from adagp.data.detection import BoxedImage, Detection, DetectionBatch, Detectio
 from adagp.data.files import CorruptDataError, MissingDataError
 from adagp.data.images import ImageFiles
 from adagp.data.registry import (
+    AnyDataSet,
     Entry,
     entry,
     load,
@@ -31,6 +32,7 @@ from adagp.data.translation import PairBatches, Translation
 from adagp.data.vocabulary import Vocabulary
 
 __all__ = [
+    "AnyDataSet",
     "Augment",
     "Batches",
     "BoxedImage",

@@ -8,7 +8,7 @@ from adagp.data.folder import is_image_folder, load_image_folder
 from adagp.data.registry import register
 
 
-@register("image-folder", summary="your own images, one folder per class")
+@register("image-folder", summary="your own images, one folder per class", large_images=True)
 def load_own_images(root: Path | None = None) -> DataSet:
     """The images of the data root itself.
 

@@ -10,7 +10,7 @@ from adagp.data.registry import register
 _CLASSES = 1000
 
 
-@register("imagenet", summary="ImageNet, ILSVRC 2012, 1000 classes")
+@register("imagenet", summary="ImageNet, ILSVRC 2012, 1000 classes", large_images=True)
 def load_imagenet(root: Path | None = None) -> DataSet:
     """1281167 training images in 1000 classes; the 50000 of the validation split are the test split.
 

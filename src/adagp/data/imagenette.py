@@ -16,7 +16,7 @@ CHECKSUMS = {
 }
 
 
-@register("imagenette", summary="ten easy classes of ImageNet")
+@register("imagenette", summary="ten easy classes of ImageNet", large_images=True)
 def load_imagenette(root: Path | None = None) -> DataSet:
     """9469 training and 3925 test images, or the part of them that is there.
 

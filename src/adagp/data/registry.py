@@ -11,19 +11,21 @@ from adagp.data.detection import Detection
 from adagp.data.translation import Translation
 
 Task = Literal["classification", "translation", "detection"]
-Loader = Callable[[Path | None], DataSet | Translation | Detection]
+AnyDataSet = DataSet | Translation | Detection
+Loader = Callable[[Path | None], AnyDataSet]
 _L = TypeVar("_L", bound=Loader)
 _T = TypeVar("_T", DataSet, Translation, Detection)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of a data set before it is loaded."""
+    """What is known of a data set before it is loaded; `large_images` are too large for CIFAR forms."""
 
     name: str
     task: Task
     summary: str
     loader: Loader
+    large_images: bool = False
 
 
 _loaders: dict[str, Entry] = {}
@@ -34,13 +36,16 @@ _LOAD: dict[Task, str] = {
 }
 
 
-def register(name: str, *, task: Task = "classification", summary: str = "") -> Callable[[_L], _L]:
+def register(
+    name: str, *, task: Task = "classification", summary: str = "", large_images: bool = False
+) -> Callable[[_L], _L]:
     """Make a loader known under `name`; it is given the data root, or None where the user named none.
 
     Args:
         name: what recipes and commands call the set.
         task: decides the form of what the loader returns: `DataSet`, `Translation` or `Detection`.
         summary: what it is, in a line for people.
+        large_images: whether the ImageNet forms of networks suit them rather than those for CIFAR.
 
     Raises:
         ValueError: if the name is taken, because silently replaced data would falsify later runs, or the task unknown.
@@ -51,7 +56,7 @@ def register(name: str, *, task: Task = "classification", summary: str = "") -> 
     def add(loader: _L) -> _L:
         if name in _loaders:
             raise ValueError(f"register: a data set named {name!r} exists already; choose another name")
-        _loaders[name] = Entry(name, task, summary, loader)
+        _loaders[name] = Entry(name, task, summary, loader, large_images)
         return loader
 
     return add
@@ -98,7 +103,7 @@ def load_detection(name: str, root: Path | None = None) -> Detection:
     return _load(name, root, "detection", Detection)
 
 
-def load_any(name: str, root: Path | None = None) -> DataSet | Translation | Detection:
+def load_any(name: str, root: Path | None = None) -> AnyDataSet:
     """Load a data set of whatever task, for those who treat all alike; arguments and errors as of `load`."""
     if root is None and os.environ.get("ADAGP_DATA"):
         root = Path(os.environ["ADAGP_DATA"])

@@ -13,7 +13,7 @@ from adagp.models import (
     vgg,
     yolo,
 )
-from adagp.models.registry import build, example_inputs, forms, names, register, sizes
+from adagp.models.registry import build, example_inputs, forms, names, register, sizes, task
 
 __all__ = [
     "build",
@@ -30,6 +30,7 @@ __all__ = [
     "resnet",
     "resnet_cifar",
     "sizes",
+    "task",
     "transformer",
     "vgg",
     "yolo",

@@ -24,11 +24,13 @@ class Form:
         sizes: What can be chosen, such as `num_classes`, and the value where nobody chooses.
         inputs: Given every size by name, the shape of each argument of the forward for one sample; without the
             batch, as (channels, height, width) for images and (words,) for text.
+        task: What the network is for: `classification`, `translation` or `detection`.
     """
 
     builder: Callable[..., nn.Module]
     sizes: Mapping[str, int]
     inputs: Callable[..., tuple[tuple[int, ...], ...]]
+    task: str
 
 
 _builders: dict[tuple[str, str], Form] = {}
@@ -38,6 +40,7 @@ def register(
     name: str,
     form: str = CIFAR,
     *,
+    task: str = "classification",
     pixels: int = 32,
     inputs: Callable[..., tuple[tuple[int, ...], ...]] | None = None,
     **sizes: int,
@@ -47,6 +50,7 @@ def register(
     Args:
         name: Of the network.
         form: Of the network; the one registered first is what `build` takes by default.
+        task: What it is for: `classification`, `translation` or `detection`.
         pixels: Height and width of the images it is meant for.
         inputs: Shapes of the forward's arguments, for networks that do not take one batch of images.
         **sizes: Default values, also of sizes beyond `num_classes` (10) and `in_channels` (3). A network that takes
@@ -65,17 +69,26 @@ def register(
                 f"register: a model named {name!r} exists already in the form {form!r}; choose another name or form"
             )
         if inputs is None:
-            _builders[name, form] = Form(builder, {"num_classes": 10, "in_channels": 3, **sizes}, images)
+            _builders[name, form] = Form(builder, {"num_classes": 10, "in_channels": 3, **sizes}, images, task)
         else:
-            _builders[name, form] = Form(builder, sizes, inputs)
+            _builders[name, form] = Form(builder, sizes, inputs, task)
         return builder
 
     return add
 
 
-def names() -> list[str]:
-    """The names `build` knows, sorted."""
-    return sorted({name for name, _ in _builders})
+def names(task: str | None = None) -> list[str]:
+    """The names `build` knows, sorted; those for one task only, if it is given."""
+    return sorted({name for (name, _), form in _builders.items() if task in (None, form.task)})
+
+
+def task(name: str) -> str:
+    """What a network is for: `classification`, `translation` or `detection`.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    return _find(name, None).task
 
 
 def forms(name: str) -> list[str]:

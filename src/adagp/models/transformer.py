@@ -5,6 +5,8 @@ weight is that of an `nn.Linear`.
 """
 
 import math
+from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,9 @@ from adagp.models.registry import register
 
 PAD = 0
 """The number that fills up short sentences; it is never attended to."""
+LONGEST = 512
+"""Words of the longest sentence, where nothing else is said."""
+KeysAndValues = tuple[Tensor, Tensor]
 
 
 def sinusoidal_positions(length: int, width: int) -> Tensor:
@@ -35,18 +40,18 @@ class Embedding(nn.Module):
         self.scale = math.sqrt(width)
         self.register_buffer("positions", sinusoidal_positions(longest, width), persistent=False)
 
-    def forward(self, words: Tensor) -> Tensor:
-        """Map (N, T) numbers to (N, T, width).
+    def forward(self, words: Tensor, start: int = 0) -> Tensor:
+        """Map (N, T) numbers, of which the first is the word at position `start`, to (N, T, width).
 
         Raises:
             ValueError: for sentences longer than the positions there are.
         """
-        length, longest = words.shape[1], self.positions.shape[0]
+        length, longest = start + words.shape[1], self.positions.shape[0]
         if length > longest:
             raise ValueError(
                 f"words: a sentence of {length} is longer than longest={longest}: cut it, or raise longest"
             )
-        embedded: Tensor = self.dropout(self.words(words) * self.scale + self.positions[:length])
+        embedded: Tensor = self.dropout(self.words(words) * self.scale + self.positions[start:length])
         return embedded
 
 
@@ -66,9 +71,16 @@ class Attention(nn.Module):
 
         `seen` is True where a position may be looked at, and broadcasts to (N, heads, T, S).
         """
-        q, k, v = (self._split(projected) for projected in (self.q(x), self.k(memory), self.v(memory)))
+        return self.attend(x, self.keys_and_values(memory), seen)
+
+    def keys_and_values(self, memory: Tensor) -> KeysAndValues:
+        """What of memory (N, S, width) can be looked at, each (N, heads, S, width / heads)."""
+        return self._split(self.k(memory)), self._split(self.v(memory))
+
+    def attend(self, x: Tensor, memory: KeysAndValues, seen: Tensor | None) -> Tensor:
+        """As `forward`, where keys and values are known already; without `seen` everything may be looked at."""
         mixed = functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=seen, dropout_p=self.dropout if self.training else 0.0
+            self._split(self.q(x)), *memory, attn_mask=seen, dropout_p=self.dropout if self.training else 0.0
         )
         out: Tensor = self.o(mixed.transpose(1, 2).flatten(2))
         return out
@@ -121,6 +133,42 @@ class DecoderLayer(nn.Module):
         out: Tensor = self.norm3(x + self.dropout(self.feedforward(x)))
         return out
 
+    def next(self, x: Tensor, past: KeysAndValues | None, memory: KeysAndValues, memory_seen: Tensor) -> "_Next":
+        """Map one more word (N, 1, width) to the same shape, and tell the keys and values it adds to the past."""
+        new = self.attention.keys_and_values(x)
+        keys, values = new if past is None else (torch.cat(pair, 2) for pair in zip(past, new, strict=True))
+        x = self.norm1(x + self.dropout(self.attention.attend(x, (keys, values), None)))
+        x = self.norm2(x + self.dropout(self.cross_attention.attend(x, memory, memory_seen)))
+        return self.norm3(x + self.dropout(self.feedforward(x))), (keys, values)
+
+
+_Next = tuple[Tensor, KeysAndValues]
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """Where translations under way are: what each decoder layer need not compute again for the next word.
+
+    Attributes:
+        length: Words so far.
+        past: Keys and values of the words so far, layer by layer; empty before the first word.
+        memory: Keys and values of the source, layer by layer.
+        memory_seen: Where the source has words, (N, 1, 1, S).
+    """
+
+    length: int
+    past: tuple[KeysAndValues, ...]
+    memory: tuple[KeysAndValues, ...]
+    memory_seen: Tensor
+
+    def rows(self, chosen: Tensor) -> "Decoding":
+        """The same for some of the translations, in the order given; one may be chosen several times."""
+
+        def choose(parts: tuple[KeysAndValues, ...]) -> tuple[KeysAndValues, ...]:
+            return tuple((keys[chosen], values[chosen]) for keys, values in parts)
+
+        return Decoding(self.length, choose(self.past), choose(self.memory), self.memory_seen[chosen])
+
 
 def _sentence_pair(**_: int) -> tuple[tuple[int, ...], ...]:
     """Sixteen words each, about as long as a caption of Multi30k."""
@@ -130,6 +178,7 @@ def _sentence_pair(**_: int) -> tuple[tuple[int, ...], ...]:
 @register(
     "transformer",
     "multi30k",
+    task="translation",
     inputs=_sentence_pair,
     source_vocabulary=10_000,
     target_vocabulary=10_000,
@@ -156,7 +205,7 @@ class Transformer(nn.Module):
         heads: int = 8,
         hidden: int = 512,
         dropout: float = 0.1,
-        longest: int = 512,
+        longest: int = LONGEST,
     ) -> None:
         """Build it with Glorot's uniform weights, as usual for Transformers.
 
@@ -213,6 +262,28 @@ class Transformer(nn.Module):
             x = layer(x, seen, memory, memory_seen)
         logits: Tensor = self.output(x)
         return logits
+
+    def begin(self, source: Tensor) -> Decoding:
+        """Get ready to translate a source (N, S) word by word."""
+        memory = self.encode(source)
+        layers = tuple(layer.cross_attention.keys_and_values(memory) for layer in self._decoder_layers())
+        return Decoding(0, (), layers, _words(source))
+
+    def next(self, words: Tensor, state: Decoding) -> tuple[Tensor, Decoding]:
+        """Map one more word of each translation (N,) to logits (N, target_vocabulary) of the one after it.
+
+        The same as the last logits of `decode`, at the cost of one word instead of all so far.
+        """
+        x = self.target(words.unsqueeze(1), state.length)
+        past = []
+        for index, layer in enumerate(self._decoder_layers()):
+            x, seen = layer.next(x, state.past[index] if state.past else None, state.memory[index], state.memory_seen)
+            past.append(seen)
+        logits: Tensor = self.output(x.squeeze(1))
+        return logits, replace(state, length=state.length + 1, past=tuple(past))
+
+    def _decoder_layers(self) -> list[DecoderLayer]:
+        return cast(list[DecoderLayer], list(self.decoder))
 
 
 def _words(numbers: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Results for people: tables, figures, and one self-contained HTML page."""
 
+from adagp.report.export import to_csv, to_markdown
 from adagp.report.figures import overview_png
 from adagp.report.html import page, write_report
 from adagp.report.schedule_grid import PICTURE_FORMATS, STYLES, ScheduleGrid, grid_picture, schedule_grid
@@ -17,5 +18,7 @@ __all__ = [
     "schedule_grid",
     "schedule_table",
     "seeds_table",
+    "to_csv",
+    "to_markdown",
     "write_report",
 ]

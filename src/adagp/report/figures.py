@@ -11,10 +11,10 @@ matplotlib.use("Agg", force=False)
 
 from matplotlib.figure import Figure
 
-from adagp.training.compare import Comparison, MethodResult, SeedResult
+from adagp.training.compare import Comparison, SeedResult
 
 # Okabe and Ito's palette; line styles tell methods apart where colours do not.
-_STYLES = {
+METHOD_STYLES = {
     "bp": ("#000000", "-"),
     "adagp": ("#0072B2", "-"),
     "adagp-paper": ("#56B4E9", "-"),
@@ -36,13 +36,13 @@ _GRID = "#dddddd"
 
 
 def overview_png(comparison: Comparison, dpi: int = 130) -> bytes:
-    """Four panels as PNG: accuracy over epochs and over seconds, cosine per layer, milliseconds per batch."""
+    """Four panels as PNG: the score over epochs and over seconds, cosine per layer, milliseconds per batch."""
     figure = Figure(figsize=(12, 8), layout="constrained")
     panels = figure.subplots(2, 2)
     recipe = comparison.recipe
     figure.suptitle(f"{recipe['model']} on {recipe['data']}, lr {recipe['lr']:g}: {comparison.protocol}", fontsize=12)
-    _accuracy(panels[0][0], comparison, lambda seed: seed.epochs, "epochs")
-    _accuracy(panels[0][1], comparison, lambda seed: seed.seconds, "training seconds")
+    _scores(panels[0][0], comparison, lambda seed: seed.epochs, "epochs")
+    _scores(panels[0][1], comparison, lambda seed: seed.seconds, "training seconds")
     _cosines(panels[1][0], comparison)
     _milliseconds(panels[1][1], comparison)
     handles, labels = panels[0][0].get_legend_handles_labels()
@@ -52,27 +52,30 @@ def overview_png(comparison: Comparison, dpi: int = 130) -> bytes:
     return buffer.getvalue()
 
 
-def _accuracy(panel: Any, comparison: Comparison, axis: Callable[[SeedResult], list[float]], label: str) -> None:
+def _scores(panel: Any, comparison: Comparison, axis: Callable[[SeedResult], list[float]], label: str) -> None:
+    metric = comparison.metric
     # Where a seed diverged, the curve ends with it: a mean over fewer seeds would not be the same thing.
     for result in comparison.methods:
-        colour, style = _STYLES[result.method]
+        colour, style = METHOD_STYLES[result.method]
         across = [fmean(values) for values in zip(*(axis(seed) for seed in result.seeds), strict=False)]
-        per_epoch = list(zip(*(seed.accuracies for seed in result.seeds), strict=False))
-        mean = [100 * fmean(values) for values in per_epoch]
+        per_epoch = list(zip(*(seed.scores for seed in result.seeds), strict=False))
+        mean = [metric.scale * fmean(values) for values in per_epoch]
         panel.plot(across, mean, style, color=colour, label=result.method, linewidth=1.8, marker="o", markersize=3)
-        low = [100 * min(values) for values in per_epoch]
-        high = [100 * max(values) for values in per_epoch]
+        low = [metric.scale * min(values) for values in per_epoch]
+        high = [metric.scale * max(values) for values in per_epoch]
         panel.fill_between(across, low, high, color=colour, alpha=0.15, linewidth=0)
-    panel.set_ylim(*_accuracy_limits(comparison.methods))
+    panel.set_ylim(*_score_limits(comparison))
     panel.set_xlim(left=0)
     seeds = len(comparison.methods[0].seeds)
-    _dress(panel, f"Test accuracy over {label} (mean, band: {seeds} seeds)", label, "test accuracy, %")
+    dress(panel, f"Test {metric.label} over {label} (mean, band: {seeds} seeds)", label, f"test {metric.heading}")
 
 
-def _accuracy_limits(results: list[MethodResult]) -> tuple[float, float]:
+def _score_limits(comparison: Comparison) -> tuple[float, float]:
     """Zoom to where methods can be told apart; the first epochs may leave the panel below."""
-    finals = [100 * seed.accuracy for result in results for seed in result.seeds]
-    best = max(100 * value for result in results for seed in result.seeds for value in seed.accuracies)
+    scale = comparison.metric.scale
+    seeds = [seed for result in comparison.methods for seed in result.seeds]
+    finals = [scale * seed.score for seed in seeds]
+    best = max(scale * value for seed in seeds for value in seed.scores)
     room = max(2.0, best - min(finals))
     return max(0.0, min(finals) - 2 * room), min(100.5, best + 0.3 * room)
 
@@ -81,7 +84,7 @@ def _cosines(panel: Any, comparison: Comparison) -> None:
     result = next((result for result in comparison.methods if result.cosines), None)
     if result is None:
         panel.text(0.5, 0.5, "no method here predicts", ha="center", va="center", transform=panel.transAxes)
-        _dress(panel, "Cosine of predicted and true gradient", "epochs", "cosine")
+        dress(panel, "Cosine of predicted and true gradient", "epochs", "cosine")
         return
     epochs = result.seeds[0].epochs
     layers = list(result.cosines)
@@ -98,7 +101,7 @@ def _cosines(panel: Any, comparison: Comparison) -> None:
     else:
         order = f", {len(layers)} layers, dark to light: first to last"
     seed = result.seeds[0].seed
-    _dress(panel, f"Cosine with the true gradient: {result.method}, seed {seed}{order}", "epochs", "running cosine")
+    dress(panel, f"Cosine with the true gradient: {result.method}, seed {seed}{order}", "epochs", "running cosine")
 
 
 def _milliseconds(panel: Any, comparison: Comparison) -> None:
@@ -131,10 +134,11 @@ def _milliseconds(panel: Any, comparison: Comparison) -> None:
     panel.set_xlim(-0.6, len(names) - 0.4)
     panel.margins(y=0.25)
     panel.legend(fontsize=9, loc="upper center", ncols=4)
-    _dress(panel, "Median milliseconds per batch", "", "ms")
+    dress(panel, "Median milliseconds per batch", "", "ms")
 
 
-def _dress(panel: Any, title: str, across: str, up: str) -> None:
+def dress(panel: Any, title: str, across: str, up: str) -> None:
+    """Title, labels and grid, alike in all pictures."""
     panel.set_title(title, fontsize=10, loc="left")
     panel.set_xlabel(across)
     panel.set_ylabel(up)

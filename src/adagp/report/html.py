@@ -53,7 +53,7 @@ def page(comparison: Comparison, picture: bytes) -> str:
         title,
         f'<p class="verdict">{escape(comparison.verdict)}</p>\n'
         f"{table_html(comparison_table(comparison))}\n"
-        f'<p class="scroll"><img alt="Accuracy over epochs and over seconds, cosine per layer, milliseconds per batch" '
+        f'<p class="scroll"><img alt="Score over epochs and over seconds, cosine per layer, milliseconds per batch" '
         f'src="data:image/png;base64,{image}"></p>\n'
         f"<h2>Methods</h2>\n<ul>{methods}</ul>\n"
         f"<h2>Details</h2>\n{table_html(seeds_table(comparison))}\n{table_html(applied_table(comparison))}\n"

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from adagp import Plan
 from adagp.training.compare import Comparison, MethodResult
 from adagp.training.planning import KINDS
+from adagp.training.tasks import Metric
 
 
 @dataclass(frozen=True)
@@ -22,38 +24,43 @@ class Table:
     notes: tuple[str, ...] = ()
     text_columns: int = 1
 
+    def plain(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return {"title": self.title, "columns": list(self.columns), "rows": [list(row) for row in self.rows]}
+
 
 def comparison_table(comparison: Comparison) -> Table:
     """The methods side by side."""
     count = len(comparison.methods[0].seeds)
     seeds = f"{count} seed{'s' if count > 1 else ''}"
     lost = [
-        f"{result.method} diverged in {result.diverged} of {count} runs; they ended early with the accuracy shown"
+        f"{result.method} diverged in {result.diverged} of {count} runs; they ended early with the figures shown"
         for result in comparison.methods
         if result.diverged
     ]
     plateau = (
-        ["learning rate: lowered when the test loss stalls; no images were held out for validation"]
+        [f"learning rate: lowered when the test loss stalls; no {comparison.items} were held out for validation"]
         if comparison.recipe.get("lr_schedule") == "plateau"
         else []
     )
+    tested = f"{comparison.test_items} test {comparison.items}"
     kinds = _kinds(comparison)
     both = " / ".join(kinds)
     return Table(
         title=f"{comparison.recipe['model']} on {comparison.recipe['data']}: {comparison.protocol}",
         columns=(
             "method",
-            "accuracy %",
+            comparison.metric.heading,
             "train s",
             "speed-up",
             *(f"{kind} ms" for kind in kinds),
             "pred. ms",
             "peak MB",
         ),
-        rows=[_method_row(result, kinds) for result in comparison.methods],
+        rows=[_method_row(result, kinds, comparison.metric) for result in comparison.methods],
         notes=(
             *lost,
-            f"accuracy: mean ± std over {seeds}, {comparison.test_images} test images, last epoch",
+            f"{comparison.metric.label}: mean ± std over {seeds}, {tested}, last epoch",
             "train s: mean over seeds; data, predictor, optimizer in the clock; no evaluation",
             "speed-up: seconds of bp / the method's, interleaved in this comparison; none where a run diverged",
             f"{' ms, '.join(kinds)} ms: median per batch over all seeds; BP includes warm-up batches",
@@ -67,22 +74,32 @@ def comparison_table(comparison: Comparison) -> Table:
 
 def seeds_table(comparison: Comparison) -> Table:
     """Every single run."""
+    metric, *others = comparison.metrics
     return Table(
         title="Each seed",
-        columns=("method", "seed", "accuracy %", "best %", "test loss", "train s"),
+        columns=(
+            "method",
+            "seed",
+            metric.heading,
+            "best",
+            *(other.heading for other in others),
+            "test loss",
+            "train s",
+        ),
         rows=[
             (
                 result.method,
                 str(seed.seed),
-                f"{100 * seed.accuracy:.2f}",
-                f"{100 * seed.best_accuracy:.2f}",
+                metric.cell(seed.score),
+                metric.cell(seed.best_score),
+                *(other.cell(seed.metrics[other.name]) if other.name in seed.metrics else "-" for other in others),
                 f"{seed.test_loss:.4f}",
                 f"{seed.train_seconds:.1f}",
             )
             for result in comparison.methods
             for seed in result.seeds
         ],
-        notes=("best: highest of all epochs; it is chosen on the test images, so read it with care",),
+        notes=(f"best: highest of all epochs; it is chosen on the test {comparison.items}, so read it with care",),
     )
 
 
@@ -148,11 +165,11 @@ def _kinds(comparison: Comparison) -> list[str]:
     return [kind for kind in ("BP", "MIXED", "GP") if kind == "BP" or kind in happened]
 
 
-def _method_row(result: MethodResult, kinds: list[str]) -> tuple[str, ...]:
-    spread = "" if result.accuracy_std is None else f"±{100 * result.accuracy_std:.2f}"
+def _method_row(result: MethodResult, kinds: list[str], metric: Metric) -> tuple[str, ...]:
+    spread = "" if result.score_std is None else f"±{metric.cell(result.score_std)}"
     return (
         result.method,
-        f"{100 * result.accuracy:.2f}{spread}",
+        f"{metric.cell(result.score)}{spread}",
         f"{result.train_seconds:.1f}",
         "-" if result.speedup is None else f"{result.speedup:.2f}",
         *(_number(result.batch_ms.get(kind)) for kind in kinds),

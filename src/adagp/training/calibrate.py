@@ -8,14 +8,14 @@ from typing import Any, Self
 import torch
 
 from adagp import Plan
-from adagp.data import DataSet
+from adagp.data import AnyDataSet
 from adagp.schedules import Repeating
 from adagp.training import methods
 from adagp.training.interrupt import Interrupt
 from adagp.training.loop import Run
 from adagp.training.methods import Planning
 from adagp.training.observers import Observer
-from adagp.training.planning import batch_kind, build_schedule, outline, plan_shares
+from adagp.training.planning import batch_kind, build_schedule, plan_shares, recipe_outline
 from adagp.training.recipe import Recipe
 
 # The first rounds meet cold caches and an optimizer without state; they are trained but not timed.
@@ -54,7 +54,7 @@ class Calibration:
 def calibrate(
     recipe: Recipe,
     names: tuple[str, ...],
-    dataset: DataSet,
+    dataset: AnyDataSet,
     *,
     device: torch.device,
     observer: Observer,
@@ -96,7 +96,7 @@ def calibrate(
 
 def _plan_shares(recipe: Recipe) -> list[tuple[Plan, float]]:
     """Each plan that the recipe's runs follow after their warm-up, to time all of them within a few batches."""
-    schedule = build_schedule(_estimated(recipe), outline(recipe.model), FAR, FAR)
+    schedule = build_schedule(_estimated(recipe), recipe_outline(recipe), FAR, FAR)
     return plan_shares(schedule, recipe.ladder(FAR, FAR).warmup_steps)
 
 
@@ -130,7 +130,7 @@ def _rotated(names: tuple[str, ...], turn: int) -> tuple[str, ...]:
 
 def phase_counts(recipe: Recipe, total_steps: int, steps_per_epoch: int) -> dict[str, int]:
     """How many batches of each kind a run of `total_steps` has; warm-up batches do the work of BP and count there."""
-    schedule = build_schedule(_estimated(recipe), outline(recipe.model), total_steps, steps_per_epoch)
+    schedule = build_schedule(_estimated(recipe), recipe_outline(recipe), total_steps, steps_per_epoch)
     kinds = Counter(batch_kind(schedule(step)) for step in range(total_steps))
     kinds["BP"] += kinds.pop("WARMUP", 0)
     return dict(kinds)

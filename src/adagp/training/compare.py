@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from adagp.data import DataSet
+from adagp.data import AnyDataSet
 from adagp.training import methods
 from adagp.training.calibrate import Calibration, calibrate, expected_seconds, steps_within
 from adagp.training.environment import cpu_threads, describe
@@ -21,6 +21,7 @@ from adagp.training.observers import Observer
 from adagp.training.planning import unused_options
 from adagp.training.recipe import Recipe
 from adagp.training.runfolder import CHECKPOINT_SECONDS, RunFolder, make_folder, read_file, write_file
+from adagp.training.tasks import Metric
 from adagp.training.turns import take_turns
 from adagp.training.verdict import REFERENCES, Outcome, speedup, verdict
 
@@ -121,18 +122,19 @@ class Settings:
 
 @dataclass(frozen=True)
 class SeedResult:
-    """One finished run: its accuracy, seconds, curves (one entry per epoch), why it diverged, if it did.
+    """One finished run: its score, all metrics, seconds, curves (one entry per epoch), why it diverged, if it did.
 
     `reasons` are those an adaptive schedule gave for each change of its k:m.
     """
 
     seed: int
-    accuracy: float
-    best_accuracy: float
+    score: float
+    best_score: float
+    metrics: dict[str, float]
     test_loss: float
     train_seconds: float
     epochs: list[float]
-    accuracies: list[float]
+    scores: list[float]
     seconds: list[float]
     diverged: str | None = None
     reasons: list[str] = dataclasses.field(default_factory=list)
@@ -146,8 +148,8 @@ class MethodResult:
         method: Its name.
         summary: What it is.
         steps: Batches of each of its runs.
-        accuracy: Mean test accuracy after the last epoch.
-        accuracy_std: Standard deviation over seeds; None for one seed.
+        score: Mean of the comparison's metric after the last epoch.
+        score_std: Standard deviation over seeds; None for one seed.
         train_seconds: Mean seconds of training, predictor included, evaluation excluded.
         speedup: Seconds of bp in this comparison divided by this method's; None when bp did not take part or a
             run of either diverged, because that ended early.
@@ -164,8 +166,8 @@ class MethodResult:
     method: str
     summary: str
     steps: int
-    accuracy: float
-    accuracy_std: float | None
+    score: float
+    score_std: float | None
     train_seconds: float
     speedup: float | None
     batch_ms: dict[str, float]
@@ -184,15 +186,34 @@ class MethodResult:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The whole result, as `result.json` holds it."""
+    """The whole result, as `result.json` holds it.
+
+    Attributes:
+        protocol: In words.
+        recipe: What all runs share.
+        environment: What they ran on.
+        calibration: What batches cost before they began.
+        metrics: The task's figures; the first is what methods are judged by, the score.
+        items: What the test items are.
+        test_items: How many of them there are.
+        methods: Each method's result.
+        verdict: In words.
+    """
 
     protocol: str
     recipe: dict[str, Any]
     environment: dict[str, Any]
     calibration: dict[str, Any]
-    test_images: int
+    metrics: tuple[Metric, ...]
+    items: str
+    test_items: int
     methods: list[MethodResult]
     verdict: str
+
+    @property
+    def metric(self) -> Metric:
+        """What the scores are."""
+        return self.metrics[0]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for `result.json`."""
@@ -202,7 +223,7 @@ class Comparison:
 
 def compare(
     settings: Settings,
-    dataset: DataSet,
+    dataset: AnyDataSet,
     path: Path,
     *,
     device: torch.device,
@@ -292,7 +313,13 @@ def _holds(settings: Settings, path: Path, *, resume: bool) -> bool:
 
 
 def _calibration(
-    settings: Settings, dataset: DataSet, path: Path, *, device: torch.device, observer: Observer, interrupt: Interrupt
+    settings: Settings,
+    dataset: AnyDataSet,
+    path: Path,
+    *,
+    device: torch.device,
+    observer: Observer,
+    interrupt: Interrupt,
 ) -> Calibration:
     stored = path / "calibration.json"
     if stored.exists():
@@ -310,7 +337,7 @@ def _calibration(
 
 
 def _build_runs(
-    settings: Settings, calibration: Calibration, dataset: DataSet, path: Path, device: torch.device
+    settings: Settings, calibration: Calibration, dataset: AnyDataSet, path: Path, device: torch.device
 ) -> list[tuple[Run, RunFolder]]:
     lengths = run_lengths(settings, calibration, steps_per_epoch(settings.recipe, dataset))
     runs = []
@@ -318,8 +345,8 @@ def _build_runs(
         for name in settings.effective_methods:
             recipe = settings.recipe.replace(method=name, seed=seed, steps=lengths[name])
             folder = RunFolder(path / f"{name}-seed{seed}")
-            folder.prepare(recipe, device, resume=True)
             run = Run(recipe, dataset, device=device)
+            folder.prepare(run, resume=True)
             folder.restore(run)
             runs.append((run, folder))
     return runs
@@ -337,7 +364,9 @@ def _conclude(settings: Settings, calibration: Calibration, runs: Sequence[Run],
         recipe=settings.recipe.to_dict(),
         environment=read_file(path / "environment.json"),
         calibration=calibration.to_dict(),
-        test_images=runs[0].test_images,
+        metrics=runs[0].task.metrics,
+        items=runs[0].task.items,
+        test_items=runs[0].task.test_items,
         methods=results,
         verdict=verdict(list(outcomes.values()), equal_time=settings.budget_seconds is not None),
     )
@@ -346,9 +375,10 @@ def _conclude(settings: Settings, calibration: Calibration, runs: Sequence[Run],
 def _outcome(name: str, runs: Sequence[Run]) -> Outcome:
     return Outcome(
         method=name,
-        accuracies=tuple(run.records[-1].test_accuracy for run in runs),
+        metric=runs[0].metric,
+        scores=tuple(run.scores[-1] for run in runs),
         seconds=fmean(run.train_seconds for run in runs),
-        test_images=runs[0].test_images,
+        test_items=runs[0].task.test_items,
         diverged=sum(run.diverged is not None for run in runs),
     )
 
@@ -359,8 +389,8 @@ def _method_result(outcome: Outcome, bp: Outcome | None, runs: Sequence[Run], pe
         method=method.name,
         summary=method.summary_with(runs[0].recipe.predictor),
         steps=runs[0].total_steps,
-        accuracy=outcome.mean,
-        accuracy_std=outcome.spread,
+        score=outcome.mean,
+        score_std=outcome.spread,
         train_seconds=outcome.seconds,
         speedup=None if bp is None else speedup(outcome, bp),
         batch_ms=_pooled_ms([run.batch_seconds for run in runs]),
@@ -377,12 +407,13 @@ def _seed_result(run: Run) -> SeedResult:
     last = run.records[-1]
     return SeedResult(
         seed=run.recipe.seed,
-        accuracy=last.test_accuracy,
-        best_accuracy=max(record.test_accuracy for record in run.records),
+        score=run.scores[-1],
+        best_score=max(run.scores),
+        metrics=last.metrics,
         test_loss=last.test_loss,
         train_seconds=run.train_seconds,
         epochs=[record.step / run.steps_per_epoch for record in run.records],
-        accuracies=[record.test_accuracy for record in run.records],
+        scores=run.scores,
         seconds=[record.train_seconds for record in run.records],
         diverged=run.diverged,
         reasons=[reason for record in run.records for reason in record.reasons],

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from adagp import AdaGP, NonFiniteError, models, schedules
-from adagp.data import Batches, DataSet
+from adagp import AdaGP, NonFiniteError, schedules
+from adagp.data import AnyDataSet
 from adagp.schedules import Schedule
 from adagp.sources import Random, Source, TopK
-from adagp.training import lr, methods
+from adagp.training import lr, methods, tasks
 from adagp.training.clock import clock
 from adagp.training.errors import CheckpointError, DivergedError, RecipeError, TrainingError
 from adagp.training.memory import peak_bytes
@@ -24,8 +23,7 @@ from adagp.training.observers import BatchEvent
 from adagp.training.planning import KINDS, batch_kind, build_schedule
 from adagp.training.randomness import RandomState
 from adagp.training.recipe import Recipe
-
-EVALUATION_BATCH = 256
+from adagp.training.tasks import Evaluation, Metric
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,8 @@ class EpochRecord:
         epoch: From 1.
         step: Batches done in the run.
         train_loss: Mean over the epoch's batches with a true gradient; NaN where it had none.
-        test_loss: Mean over the test images, outside of the clock.
-        test_accuracy: Share of test images classified correctly.
+        test_loss: Mean over the test items, outside of the clock.
+        metrics: The task's figures by name, over the test items.
         lr: Learning rate of the epoch's last batch.
         phases: Batches of each of `planning.KINDS` in this epoch.
         seconds: Seconds of each of them: data, forward, gradients, predictor and optimizer.
@@ -52,7 +50,7 @@ class EpochRecord:
     step: int
     train_loss: float
     test_loss: float
-    test_accuracy: float
+    metrics: dict[str, float]
     lr: float
     phases: dict[str, int]
     seconds: dict[str, float]
@@ -83,7 +81,7 @@ class Run:
     def __init__(
         self,
         recipe: Recipe,
-        dataset: DataSet,
+        dataset: AnyDataSet,
         *,
         device: torch.device | None = None,
         schedule: Schedule | None = None,
@@ -105,16 +103,15 @@ class Run:
         self.name = label or f"{recipe.method} seed {recipe.seed}"
         self.device = device or torch.device("cpu")
         self._clock = clock(self.device)
-        self._train_batches, self._test_batches = _train_batches(recipe, dataset), _test_batches(recipe, dataset)
-        self.steps_per_epoch = len(self._train_batches)
-        self.test_images = self._test_batches.images_per_epoch
+        self.task = tasks.build(recipe, dataset)
+        self.steps_per_epoch = self.task.steps_per_epoch
         self.total_steps = recipe.steps or recipe.epochs * self.steps_per_epoch
         self.total_epochs = math.ceil(self.total_steps / self.steps_per_epoch)
         self.ladder = recipe.ladder(self.total_steps, self.steps_per_epoch)
         method = methods.get(recipe.method)
         self._random = RandomState(recipe.seed, self.device)
         with self._random, _explained(self.name):
-            self.model = _build_model(recipe, dataset).to(self.device)
+            self.model = self.task.build_model().to(self.device)
             self.optimizer = _build_optimizer(recipe, self.model)
             try:
                 self.schedule = schedule or build_schedule(recipe, self.model, self.total_steps, self.steps_per_epoch)
@@ -137,13 +134,23 @@ class Run:
         self._plateau = (
             torch.optim.lr_scheduler.ReduceLROnPlateau(self.optimizer) if recipe.lr_schedule == "plateau" else None
         )
-        self._feed = _Feed(self._train_batches)
+        self._feed = _Feed(self.task.epoch)
         self._tally = _Tally()
         self.records: list[EpochRecord] = []
         self.diverged: str | None = None
         self.train_seconds = 0.0
         self.batch_seconds: dict[str, list[float]] = {phase: [] for phase in KINDS}
         self.predictor_batch_seconds: dict[str, list[float]] = {phase: [] for phase in KINDS}
+
+    @property
+    def metric(self) -> Metric:
+        """The figure that methods are judged by."""
+        return self.task.metrics[0]
+
+    @property
+    def scores(self) -> list[float]:
+        """That figure after each epoch."""
+        return [record.metrics[self.metric.name] for record in self.records]
 
     @property
     def step_index(self) -> int:
@@ -175,8 +182,7 @@ class Run:
         epoch, index = divmod(step, self.steps_per_epoch)
 
         def closure() -> Tensor:
-            images, labels = self._prepare(self._feed.batch(epoch, index))
-            return functional.cross_entropy(self.model(images), labels)
+            return self.task.loss(self.model, self._feed.batch(epoch, index), self.device)
 
         with self._random:
             begin = self._clock()
@@ -190,14 +196,14 @@ class Run:
 
     def finish_epoch(self) -> EpochRecord:
         """Evaluate the model and close the epoch under way."""
-        test_loss, accuracy = self.evaluate()
+        evaluation = self.evaluate()
         tally = self._tally
         record = EpochRecord(
             epoch=len(self.records) + 1,
             step=self.step_index,
             train_loss=tally.loss_sum / tally.loss_batches if tally.loss_batches else math.nan,
-            test_loss=test_loss,
-            test_accuracy=accuracy,
+            test_loss=evaluation.loss,
+            metrics=evaluation.metrics,
             lr=float(self.optimizer.param_groups[0]["lr"]),
             phases=tally.phases,
             seconds=tally.seconds,
@@ -208,13 +214,13 @@ class Run:
             reasons=self._new_reasons(),
         )
         if self._plateau is not None:
-            self._plateau.step(test_loss)
+            self._plateau.step(evaluation.loss)
         self.records.append(record)
         self._tally = _Tally()
         return record
 
     def give_up(self, reason: str) -> EpochRecord:
-        """Close a run whose loss is no longer a number, with the accuracy of the weights it ended with."""
+        """Close a run whose loss is no longer a number, with the figures of the weights it ended with."""
         self.diverged = reason
         return self.finish_epoch()
 
@@ -227,20 +233,14 @@ class Run:
         self._feed.forget()
         return peak_bytes(self.step, self.device)
 
-    def evaluate(self) -> tuple[float, float]:
-        """Mean loss and accuracy over the test images; changes nothing in the run."""
+    def evaluate(self) -> Evaluation:
+        """Loss and metrics over the test items; changes nothing in the run."""
+        last = self.step_index >= self.total_steps or self.diverged is not None
         self.model.eval()
-        loss = 0.0
-        right = images_seen = 0
         with torch.no_grad(), self._random, _explained(f"{self.name}, evaluation"):
-            for batch in self._test_batches.epoch(0):
-                images, labels = self._prepare(batch)
-                scores = self.model(images)
-                loss += float(functional.cross_entropy(scores, labels, reduction="sum"))
-                right += int((scores.argmax(1) == labels).sum())
-                images_seen += len(labels)
+            evaluation = self.task.evaluate(self.model, self.device, last=last)
         self.model.train()
-        return loss / images_seen, right / images_seen
+        return evaluation
 
     def median_ms(self) -> dict[str, float]:
         """Median milliseconds of a batch of each phase that happened."""
@@ -290,7 +290,7 @@ class Run:
 
     def _set_lr(self, step: int) -> None:
         if self._plateau is None:
-            value = self.recipe.lr * lr.factor(self.recipe.lr_schedule, step / self.total_steps)
+            value = self.recipe.lr * lr.factor(self.recipe.lr_schedule, step / self.total_steps, self.recipe.lr_warmup)
             for group in self.optimizer.param_groups:
                 group["lr"] = value
 
@@ -304,12 +304,6 @@ class Run:
         if loss is not None and phase != "GP":
             self._tally.loss_sum += loss
             self._tally.loss_batches += 1
-
-    def _prepare(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        images, labels = batch[0].to(self.device), batch[1].to(self.device)
-        if self.recipe.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
-        return images, labels
 
     def _quality(self) -> dict[str, dict[str, float]]:
         figures = ("cosine", "norm_ratio", "mse", "mape", "trust", "batches")
@@ -343,70 +337,34 @@ def _explained(place: str) -> Iterator[None]:
 class _Feed:
     """Fetches a batch only when a closure asks, so that batches trained without a forward pass cost no loading."""
 
-    def __init__(self, batches: Batches) -> None:
-        self._batches = batches
-        self._iterator: Iterator[tuple[Tensor, Tensor]] = iter(())
+    def __init__(self, epoch: Callable[[int, int], Iterator[Any]]) -> None:
+        self._epoch = epoch
+        self._iterator: Iterator[Any] = iter(())
         self._next = (-1, -1)
-        self._last: tuple[Tensor, Tensor] | None = None
+        self._last: Any = None
 
     def forget(self) -> None:
         """Hold no batch any more."""
         self._last, self._next = None, (-1, -1)
 
-    def batch(self, epoch: int, index: int) -> tuple[Tensor, Tensor]:
+    def batch(self, epoch: int, index: int) -> Any:
         """The batch of that epoch and place; the same one twice in a row is not fetched twice."""
         if self._last is not None and self._next == (epoch, index + 1):
             return self._last
         if self._next != (epoch, index):
-            self._iterator = self._batches.epoch(epoch, start=index)
+            self._iterator = self._epoch(epoch, index)
         self._last = next(self._iterator)
         self._next = (epoch, index + 1)
         return self._last
 
 
-def steps_per_epoch(recipe: Recipe, dataset: DataSet) -> int:
+def steps_per_epoch(recipe: Recipe, dataset: AnyDataSet) -> int:
     """How many batches an epoch of a run has.
 
     Raises:
         RecipeError: When the data does not fill one batch.
     """
-    return len(_train_batches(recipe, dataset))
-
-
-def _train_batches(recipe: Recipe, dataset: DataSet) -> Batches:
-    images = min(len(dataset.train.labels), recipe.train_limit or len(dataset.train.labels))
-    if images < recipe.batch_size:
-        raise RecipeError(
-            f"batch_size = {recipe.batch_size} is larger than the {images} training images of '{dataset.name}', so an "
-            "epoch would hold no full batch: lower batch_size"
-        )
-    return Batches(
-        dataset.train,
-        recipe.batch_size,
-        seed=recipe.seed,
-        train=True,
-        mean=dataset.mean,
-        std=dataset.std,
-        augment=dataset.augment if recipe.augment else None,
-        limit=recipe.train_limit,
-    )
-
-
-def _test_batches(recipe: Recipe, dataset: DataSet) -> Batches:
-    return Batches(
-        dataset.test,
-        EVALUATION_BATCH,
-        seed=recipe.seed,
-        train=False,
-        mean=dataset.mean,
-        std=dataset.std,
-        limit=recipe.test_limit,
-    )
-
-
-def _build_model(recipe: Recipe, dataset: DataSet) -> nn.Module:
-    model = models.build(recipe.model, num_classes=dataset.num_classes, in_channels=dataset.channels)
-    return model.to(memory_format=torch.channels_last) if recipe.channels_last else model  # type: ignore[call-overload]
+    return tasks.build(recipe, dataset).steps_per_epoch
 
 
 def _sources(recipe: Recipe, schedule: Schedule) -> dict[str, Source]:

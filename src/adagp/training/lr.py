@@ -3,11 +3,15 @@
 import math
 
 
-def factor(schedule: str, progress: float) -> float:
-    """The share of the initial learning rate in force at `progress` (0 at the first batch, towards 1 at the last).
+def factor(schedule: str, progress: float, warmup: float = 0.0) -> float:
+    """The share of the full learning rate in force at `progress` (0 at the first batch, towards 1 at the last).
 
-    `plateau` is not a function of progress: it is driven by the test loss, and its factor here is 1.
+    It rises from zero in the share `warmup` of the run, and the schedule has what is left. `plateau` is not a function
+    of progress: it is driven by the test loss, and its factor here is 1.
     """
+    if progress < warmup:
+        return progress / warmup
+    progress = (progress - warmup) / (1.0 - warmup)
     if schedule == "cosine":
         return 0.5 * (1.0 + math.cos(math.pi * progress))
     if schedule == "step":

@@ -55,10 +55,15 @@ def build_schedule(recipe: Recipe, model: nn.Module, total_steps: int, steps_per
 
 
 @cache
-def outline(model: str) -> nn.Module:
-    """A model of that name without weights: its layers' names are all a schedule needs."""
+def outline(model: str, form: str | None = None, **sizes: int) -> nn.Module:
+    """A network without weights: its layers' names are all a schedule needs."""
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
-        return models.build(model)
+        return models.build(model, form, **sizes)
+
+
+def recipe_outline(recipe: Recipe) -> nn.Module:
+    """The recipe's network without weights."""
+    return outline(recipe.model, recipe.network_form, **recipe.sizes)
 
 
 def _ladder(recipe: Recipe, total_steps: int, steps_per_epoch: int) -> Ladder:

@@ -11,12 +11,19 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
+import torch
+
 from adagp import data, models, predictor
+from adagp.data.vocabulary import LARGEST, SMALLEST
+from adagp.models.registry import IMAGENET
 from adagp.training import methods
 from adagp.training.errors import RecipeError
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 LR_SCHEDULES = ("constant", "cosine", "step", "exponential", "plateau")
+# Sizes of a network that follow from the data.
+_FROM_DATA = ("num_classes", "in_channels", "source_vocabulary", "target_vocabulary")
+_SIZE = "sizes."
 
 # The paper's ladder in epochs: warm-up, then a share for each of 4:1, 3:1, 2:1; 1:1 takes the rest.
 PAPER_WARMUP_EPOCHS = 10.0
@@ -41,12 +48,14 @@ class Recipe:
     """One training run. Every field can be set in a TOML or JSON file and overridden on the command line.
 
     Attributes:
-        model: A name from `adagp.models.names()` that has a `cifar` form.
-        data: A name from `adagp.data.names("classification")`.
+        model: A name from `adagp.models.names()`.
+        form: Of the model, from `adagp.models.forms(model)`. None: the first, or `imagenet` for data of large images.
+        sizes: What else of `adagp.models.sizes(model, form)` shall differ from its default, such as `width`.
+        data: A name from `adagp.data.names()`, of the task that the model is for.
         method: A name from `adagp.training.methods.names()`.
-        epochs: Passes over the training images.
+        epochs: Passes over the training items.
         steps: Batches in the whole run; None means `epochs` whole epochs. Learning rate and ladder are fitted to it.
-        batch_size: Images in a batch.
+        batch_size: Images or sentence pairs in a batch.
         lr: Learning rate at the start.
         optimizer: `sgd`, `adam` or `adamw`.
         momentum: Of `sgd`; the others ignore it.
@@ -55,6 +64,8 @@ class Recipe:
             `exponential`: smoothly to a hundredth; `plateau`: PyTorch's ReduceLROnPlateau with its default parameters,
             on the test loss after each epoch (no images are held out for validation, so the test accuracy has had a say
             in the training).
+        lr_warmup: Share of the run in which the learning rate rises from zero, before `lr_schedule` begins.
+        label_smoothing: Of the cross-entropy in training: the share of probability that is spread over all classes.
         warmup_epochs: Epochs before the first predicted batch. None: the paper's 10, shortened in proportion for
             runs under 26 epochs.
         rung_epochs: Epochs of each of 4:1, 3:1 and 2:1. None: the paper's 4, shortened likewise.
@@ -67,15 +78,20 @@ class Recipe:
         include: Regular expression: only layers whose name or class matches are covered.
         exclude: Regular expression: layers whose name or class matches are left to backpropagation.
         immediate: Update each layer as soon as its output exists, as the paper's hardware does.
-        seed: Decides initial weights, order and augmentation of the images.
-        train_limit: Use only so many training images.
-        test_limit: Use only so many test images.
+        seed: Decides initial weights, order and augmentation of the items.
+        train_limit: Use only so many training images or sentence pairs.
+        test_limit: Use only so many of the test items.
+        image_size: Width and height that images in files are brought to. None: what the model's form is made for.
         augment: Augment the training images where the data set has an augmentation.
+        vocabulary: Tokens of each language's vocabulary, which is learnt from the training text.
+        beam: Translations kept side by side by the beam search after the last epoch; 1: no such search.
         channels_last: Keep images and convolution weights in channels-last order, which is faster on most machines.
         threads: CPU threads; None leaves PyTorch's own choice.
     """
 
     model: str = "cnn"
+    form: str | None = None
+    sizes: dict[str, int] = dataclasses.field(default_factory=dict)
     data: str = "mnist5k"
     method: str = "adagp"
     epochs: int = 6
@@ -86,6 +102,8 @@ class Recipe:
     momentum: float = 0.9
     weight_decay: float = 5e-4
     lr_schedule: str = "cosine"
+    lr_warmup: float = 0.0
+    label_smoothing: float = 0.0
     warmup_epochs: float | None = None
     rung_epochs: float | None = None
     schedule: str | None = None
@@ -99,7 +117,10 @@ class Recipe:
     seed: int = 0
     train_limit: int | None = None
     test_limit: int | None = None
+    image_size: int | None = None
     augment: bool = True
+    vocabulary: int = 4000
+    beam: int = 4
     channels_last: bool = False
     threads: int | None = None
 
@@ -108,6 +129,20 @@ class Recipe:
         problems = [*_type_problems(self), *_name_problems(self), *_range_problems(self)]
         if problems:
             raise RecipeError("; ".join(problems))
+
+    @property
+    def network_form(self) -> str:
+        """The form of the model that is trained."""
+        if self.form is not None:
+            return self.form
+        forms = models.forms(self.model)
+        return IMAGENET if data.entry(self.data).large_images and IMAGENET in forms else forms[0]
+
+    @property
+    def network_pixels(self) -> int:
+        """Width and height of the images that this form is made for."""
+        with torch.device("meta"):
+            return models.example_inputs(self.model, self.network_form)[0].shape[-1]
 
     def replace(self, **changes: Any) -> Self:
         """The same recipe with some values changed, checked anew."""
@@ -119,16 +154,18 @@ class Recipe:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], base: Self | None = None) -> Self:
-        """A recipe from plain values, on top of `base` or the defaults.
+        """A recipe from plain values, on top of `base` or the defaults; `sizes.width` changes one of the sizes only.
 
         Raises:
             RecipeError: For an unknown field (with the nearest known one) or an unusable value.
         """
+        start = base or cls()
+        values = _with_sizes(values, start.sizes)
         known = [field.name for field in dataclasses.fields(cls)]
         for name in values:
             if name not in known:
                 raise RecipeError(f"unknown recipe field '{name}'{_did_you_mean(name, known)}")
-        return dataclasses.replace(base or cls(), **_as_declared(values))
+        return dataclasses.replace(start, **_as_declared(values))
 
     def digest(self) -> str:
         """A short fingerprint: checkpoints of one recipe are refused by another."""
@@ -244,6 +281,13 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         return name.strip(), value
 
 
+def _with_sizes(values: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
+    """The values with every `sizes.NAME` gathered in `sizes`, on top of those given before."""
+    single = {name.removeprefix(_SIZE): value for name, value in values.items() if name.startswith(_SIZE)}
+    others = {name: value for name, value in values.items() if not name.startswith(_SIZE)}
+    return others | {"sizes": {**others.get("sizes", sizes), **single}} if single else others
+
+
 def _as_declared(values: Mapping[str, Any]) -> dict[str, Any]:
     """Whole numbers are welcome where a float is declared, so that `lr = 1` means 1.0 and digests agree."""
     types = {field.name: str(field.type) for field in dataclasses.fields(Recipe)}
@@ -257,6 +301,7 @@ def _type_problems(recipe: Recipe) -> list[str]:
     for field in dataclasses.fields(recipe):
         value, declared = getattr(recipe, field.name), field.type
         accepted: Any = (declared | int) if "float" in str(declared) else declared
+        accepted = dict if field.name == "sizes" else accepted
         if (isinstance(value, bool) and declared is not bool) or not isinstance(value, accepted):
             wanted = getattr(declared, "__name__", str(declared))
             problems.append(f"{field.name} = {value!r} is a {type(value).__name__}: give a value of type {wanted}")
@@ -265,28 +310,52 @@ def _type_problems(recipe: Recipe) -> list[str]:
 
 def _name_problems(recipe: Recipe) -> list[str]:
     choices: list[tuple[str, Any, list[str]]] = [
-        ("model", recipe.model, [name for name in models.names() if "cifar" in models.forms(name)]),
-        ("data", recipe.data, data.names("classification")),
+        ("model", recipe.model, models.names()),
+        ("data", recipe.data, data.names()),
         ("method", recipe.method, methods.names()),
         ("optimizer", recipe.optimizer, list(OPTIMIZERS)),
         ("lr_schedule", recipe.lr_schedule, list(LR_SCHEDULES)),
     ]
     if recipe.predictor is not None:
         choices.append(("predictor", recipe.predictor, predictor.names()))
-    listed = {"model": models.names(), "data": data.names()}
-    problems = []
-    for field, value, known in choices:
-        if value in listed.get(field, []) and value not in known:
-            problems.append(
-                f"{field} '{value}' is not for image classification, the one task that runs train: choose one of "
-                f"{', '.join(known)}"
-            )
-        elif value not in known:
-            problems.append(
-                f"unknown {field} '{value}'{_did_you_mean(str(value), known)}: choose one of {', '.join(known)}"
-            )
+    problems = [
+        f"unknown {field} '{value}'{_did_you_mean(str(value), known)}: choose one of {', '.join(known)}"
+        for field, value, known in choices
+        if value not in known
+    ]
+    if recipe.model in models.names():
+        problems += _form_problems(recipe)
+        if recipe.data in data.names():
+            problems += _pair_problems(recipe.model, recipe.data)
     if recipe.method == "adagp-paper" and recipe.predictor not in (None, methods.get("adagp-paper").predictor):
         problems.append(f"predictor = {recipe.predictor} would make adagp-paper something else: take method adagp")
+    return problems
+
+
+def _pair_problems(model: str, dataset: str) -> list[str]:
+    """A model and data that have nothing to do with each other."""
+    able, wanted = models.task(model), data.entry(dataset).task
+    if able == wanted:
+        return []
+    fitting = [name for name in data.names() if data.entry(name).task == able]
+    remedy = f"choose the model from {', '.join(models.names(wanted))}, or the data from {', '.join(fitting)}"
+    return [f"model '{model}' is for {able}, but data '{dataset}' is for {wanted}: {remedy}"]
+
+
+def _form_problems(recipe: Recipe) -> list[str]:
+    forms = models.forms(recipe.model)
+    if recipe.form is not None and recipe.form not in forms:
+        return [f"form = '{recipe.form}' is none of {recipe.model}: choose one of {', '.join(forms)}"]
+    if not isinstance(recipe.sizes, dict):
+        return []  # its type is a problem already
+    known = [name for name in models.sizes(recipe.model, recipe.form) if name not in _FROM_DATA]
+    problems = []
+    for name, value in recipe.sizes.items():
+        if name not in known:
+            choice = f"its sizes: {', '.join(known)}" if known else "it has none to choose"
+            problems.append(f"sizes.{name} is no size of {recipe.model} that can be chosen; {choice}")
+        elif type(value) is not int or value < 1:
+            problems.append(f"sizes.{name} = {value!r} must be a whole number from 1")
     return problems
 
 
@@ -297,6 +366,8 @@ def _range_problems(recipe: Recipe) -> list[str]:
         ("batch_size", lambda value: value >= 1, "at least 1"),
         ("lr", lambda value: 0 < value < float("inf"), "a positive number"),
         ("momentum", lambda value: 0 <= value < 1, "from 0 to below 1"),
+        ("lr_warmup", lambda value: 0 <= value < 1, "from 0 to below 1"),
+        ("label_smoothing", lambda value: 0 <= value < 1, "from 0 to below 1"),
         ("weight_decay", lambda value: 0 <= value < float("inf"), "0 or more"),
         ("warmup_epochs", lambda value: 0 <= value < float("inf"), "0 or more"),
         ("rung_epochs", lambda value: 0 < value < float("inf"), "more than 0"),
@@ -305,6 +376,9 @@ def _range_problems(recipe: Recipe) -> list[str]:
         ("seed", lambda value: 0 <= value < 2**63, "from 0 to 2**63 - 1"),
         ("train_limit", lambda value: value >= 1, "at least 1"),
         ("test_limit", lambda value: value >= 1, "at least 1"),
+        ("image_size", lambda value: value >= 1, "at least 1"),
+        ("vocabulary", lambda value: SMALLEST <= value <= LARGEST, f"from {SMALLEST} to {LARGEST}"),
+        ("beam", lambda value: value >= 1, "at least 1"),
         ("threads", lambda value: value >= 1, "at least 1"),
     ]
     problems = []
@@ -318,6 +392,8 @@ def _range_problems(recipe: Recipe) -> list[str]:
             f"train_limit = {recipe.train_limit} is smaller than batch_size = {recipe.batch_size}, so an epoch would "
             "hold no full batch: raise train_limit or lower batch_size"
         )
+    if recipe.lr_schedule == "plateau" and recipe.lr_warmup:
+        problems.append("lr_warmup has no meaning with lr_schedule = plateau: set it to 0, or take another schedule")
     return problems
 
 

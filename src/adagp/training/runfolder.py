@@ -1,7 +1,8 @@
 """The folder of one run: what it is made of, what came out, and how to go on.
 
-`recipe.json` and `environment.json` are written first; `checkpoint.pt`, `metrics.json` and `quality.json` are replaced
-as the run goes; `result.json` and `model.pt` (plain weights) appear when it is finished.
+`recipe.json`, `environment.json` and what the task keeps (vocabularies) are written first; `checkpoint.pt`,
+`metrics.json` and `quality.json` are replaced as the run goes; `result.json` and `model.pt` (plain weights) appear when
+it is finished.
 """
 
 import dataclasses
@@ -37,7 +38,7 @@ class RunFolder:
         """Where the checkpoint is or will be."""
         return self.path / "checkpoint.pt"
 
-    def prepare(self, recipe: Recipe, device: torch.device, *, resume: bool) -> None:
+    def prepare(self, run: Run, *, resume: bool) -> None:
         """Make the folder for a new run, or check that it holds this one.
 
         Raises:
@@ -49,15 +50,18 @@ class RunFolder:
                     f"folder '{self.path}' already holds a run: add --resume to continue it, or choose another --out"
                 )
             stored = self.recipe()
-            if stored != recipe:
+            if stored != run.recipe:
+                differences = ", ".join(run.recipe.differences(stored))
                 raise RunFolderError(
-                    f"folder '{self.path}' holds a run with another recipe ({', '.join(recipe.differences(stored))}): "
+                    f"folder '{self.path}' holds a run with another recipe ({differences}): "
                     "resume without these options, or choose another --out"
                 )
+            run.task.keep(self.path)
             return
         make_folder(self.path)
-        write_file(self.path / "environment.json", describe(device, recipe.threads))
-        write_file(self.path / "recipe.json", recipe.to_dict())
+        write_file(self.path / "environment.json", describe(run.device, run.recipe.threads))
+        run.task.keep(self.path)
+        write_file(self.path / "recipe.json", run.recipe.to_dict())
 
     def holds_run(self) -> bool:
         """Whether a run was started here."""
@@ -157,9 +161,11 @@ def summarise(run: Run) -> dict[str, Any]:
         "seed": run.recipe.seed,
         "epochs": len(run.records),
         "steps": run.step_index,
-        "test_accuracy": last.test_accuracy,
+        "metric": run.metric.name,
+        **{f"test_{name}": value for name, value in last.metrics.items()},
         "test_loss": last.test_loss,
-        "best_test_accuracy": max(record.test_accuracy for record in run.records),
+        f"best_test_{run.metric.name}": max(run.scores),
+        "scores": run.scores,
         "train_seconds": run.train_seconds,
         "seconds": {phase: sum(record.seconds[phase] for record in run.records) for phase in last.seconds},
         "predictor_seconds": sum(record.predictor_seconds for record in run.records),

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from adagp.data import DataSet
+from adagp.data import AnyDataSet
 from adagp.training.environment import cpu_threads
 from adagp.training.interrupt import Interrupt
 from adagp.training.loop import Run
@@ -18,7 +18,7 @@ from adagp.training.turns import take_turns
 
 def study(
     recipes: Mapping[str, Recipe],
-    dataset: DataSet,
+    dataset: AnyDataSet,
     path: Path,
     *,
     threads: int | None,
@@ -41,7 +41,7 @@ def study(
         for label, recipe in recipes.items():
             folder = RunFolder(path / label.replace(" ", "-"))
             run = Run(recipe, dataset, device=device, label=label)
-            folder.prepare(recipe, device, resume=resume)
+            folder.prepare(run, resume=resume)
             folder.restore(run)
             runs.append((run, folder))
         take_turns(runs, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds)

@@ -38,7 +38,7 @@ class TensorBoard(Observer):
         figures = {
             "loss/train": record.train_loss,
             "loss/test": record.test_loss,
-            "accuracy/test": record.test_accuracy,
+            **{f"{name}/test": value for name, value in record.metrics.items()},
             "lr": record.lr,
             "seconds/train": record.train_seconds,
             "seconds/predictor": record.predictor_seconds,

@@ -7,6 +7,7 @@ from statistics import NormalDist
 from adagp.training import methods
 from adagp.training.methods import Planning
 from adagp.training.statistics import standard_deviation, t_quantile
+from adagp.training.tasks import Metric
 
 BASELINES = ("skip", "mean", "last", "momentum")
 REFERENCES = tuple(
@@ -22,43 +23,47 @@ class Outcome:
 
     Attributes:
         method: Its name.
-        accuracies: Test accuracy of each seed, from 0 to 1; all methods have the same seeds in the same order.
+        metric: What its scores are.
+        scores: That figure for each seed; all methods have the same seeds in the same order.
         seconds: Mean training seconds.
-        test_images: How many images the accuracies were measured on.
-        diverged: How many of its runs diverged; they count with the accuracy they ended with.
+        test_items: How many images or sentences the scores were measured on.
+        diverged: How many of its runs diverged; they count with the score they ended with.
     """
 
     method: str
-    accuracies: tuple[float, ...]
+    metric: Metric
+    scores: tuple[float, ...]
     seconds: float
-    test_images: int
+    test_items: int
     diverged: int = 0
 
     @property
     def mean(self) -> float:
-        """Mean accuracy."""
-        return sum(self.accuracies) / len(self.accuracies)
+        """Mean score."""
+        return sum(self.scores) / len(self.scores)
 
     @property
     def spread(self) -> float | None:
         """Standard deviation over seeds; None for a single seed."""
-        return standard_deviation(self.accuracies) if len(self.accuracies) > 1 else None
+        return standard_deviation(self.scores) if len(self.scores) > 1 else None
 
 
 def least_difference(one: Outcome, other: Outcome) -> float | None:
-    """The difference in mean accuracy beyond which these seeds show one; None when there is only one seed.
+    """The difference in mean score beyond which these seeds show one; None when there is only one seed.
 
-    A two-sided paired t test at `LEVEL`: under one seed methods share initial weights and the order of images, so what
-    counts is how much their difference varies over seeds. Never less than what so many test images resolve (the
-    standard error of a difference of two accuracies, at the same level): a few seeds can agree by chance, and all of
-    them are tested on the same images.
+    A two-sided paired t test at `LEVEL`: under one seed methods share initial weights and the order of items, so what
+    counts is how much their difference varies over seeds. Where the score is the share of items that are right, never
+    less than what so many resolve (the standard error of a difference of two shares, at the same level): a few seeds
+    can agree by chance, and all of them are tested on the same items.
     """
-    count = len(one.accuracies)
+    count = len(one.scores)
     if count < 2:
         return None
-    differences = [mine - theirs for mine, theirs in zip(one.accuracies, other.accuracies, strict=True)]
+    differences = [mine - theirs for mine, theirs in zip(one.scores, other.scores, strict=True)]
     over_seeds = t_quantile(LEVEL, count - 1) * standard_deviation(differences) / sqrt(count)
-    variance = sum(outcome.mean * (1 - outcome.mean) / outcome.test_images for outcome in (one, other))
+    if not one.metric.is_share:
+        return over_seeds
+    variance = sum(outcome.mean * (1 - outcome.mean) / outcome.test_items for outcome in (one, other))
     return max(over_seeds, NormalDist().inv_cdf(1 - LEVEL / 2) * sqrt(variance))
 
 
@@ -86,15 +91,15 @@ def verdict(outcomes: list[Outcome], *, equal_time: bool = False) -> str:
         fair = [rival for rival in rivals if rival.method != "skip" or _on_ladder(reference.method)]
         lines.append(f"{_facts(reference, bp, fair)} {_conclusion(reference, fair)}")
     lines += [
-        f"{outcome.method} diverged in {outcome.diverged} of {len(outcome.accuracies)} runs: its seconds are no speed."
+        f"{outcome.method} diverged in {outcome.diverged} of {len(outcome.scores)} runs: its seconds are no speed."
         for outcome in outcomes
         if outcome.diverged
     ]
-    seeds = len(references[0].accuracies)
+    seeds = len(references[0].scores)
     if seeds > 1 and (bp is not None or rivals):
         lines.append(
-            f"Each difference is judged by itself: t test paired over {seeds} seeds, two-sided, {100 * LEVEL:g} % "
-            "level, and no finer than the test images resolve."
+            f"Each difference is judged by itself: t test paired over {seeds} seeds, two-sided, {100 * LEVEL:g} % level"
+            f"{', and no finer than the test items resolve' if references[0].metric.is_share else ''}."
         )
     return "\n".join(lines)
 
@@ -109,30 +114,33 @@ def _facts(reference: Outcome, bp: Outcome | None, rivals: list[Outcome]) -> str
     if bp is not None:
         gain = speedup(reference, bp)
         time = "" if gain is None else f", {1 / gain:.2f} x the time of bp"
-        parts[0] += f"{time} ({'bp ' if gain is None else ''}{_percent(bp.mean)}: {_difference(reference, bp)})"
+        parts[0] += f"{time} ({'bp ' if gain is None else ''}{bp.metric.show(bp.mean)}: {_difference(reference, bp)})"
     parts += [f"{_reached(rival)} ({_difference(reference, rival)})" for rival in rivals if rival is not bp]
     return f"{'; '.join(parts)}."
 
 
 def _reached(outcome: Outcome) -> str:
     time = "" if outcome.diverged else f" in {outcome.seconds:.1f} s"
-    return f"{outcome.method} reached {_percent(outcome.mean)}{time}"
+    return f"{outcome.method} reached {outcome.metric.show(outcome.mean)}{time}"
 
 
 def _difference(reference: Outcome, rival: Outcome) -> str:
     difference, least = reference.mean - rival.mean, least_difference(reference, rival)
-    points = f"{100 * difference:+.2f} points"
+    scale = reference.metric.scale
+    points = f"{scale * difference:+.2f} points"
     if least is None:
         return f"{points}, one seed: unjudged"
-    seeds = len(reference.accuracies)
+    seeds = len(reference.scores)
     if abs(difference) <= least:
-        enough = f"it would take {100 * least:.2f} points" if least < 1 else "they differ too much: run more"
+        enough = (
+            f"it would take {scale * least:.2f} points" if scale * least < 100 else "they differ too much: run more"
+        )
         return f"{points}, no difference that {seeds} seeds can show; {enough}"
-    return f"{points}, more than the {100 * least:.2f} points that chance explains"
+    return f"{points}, more than the {scale * least:.2f} points that chance explains"
 
 
 def _conclusion(reference: Outcome, rivals: list[Outcome]) -> str:
-    name, seeds = reference.method, len(reference.accuracies)
+    name, seeds = reference.method, len(reference.scores)
     judged = "predictions" if methods.get(name).source == "predicted" else "approximations"
     if not rivals:
         missing = "Neither skip nor short-bp" if _on_ladder(name) else "No short-bp"
@@ -157,7 +165,3 @@ def _conclusion(reference: Outcome, rivals: list[Outcome]) -> str:
         found.append(f"was not better than {' or '.join(same)} by anything that {seeds} seeds can show")
     paid = "paid" if not worse and not same else "are not shown to pay for themselves"
     return f"Verdict: {name} {', '.join(found)}: its {judged} {paid}."
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f} %"

@@ -90,7 +90,7 @@ def _image(*, in_channels: int, **_: int) -> tuple[tuple[int, ...], ...]:
     return ((in_channels, 416, 416),)
 
 
-@register("yolo_v3", "voc", inputs=_image, num_classes=20, in_channels=3)
+@register("yolo_v3", "voc", task="detection", inputs=_image, num_classes=20, in_channels=3)
 class YoloV3(nn.Module):
     """Darknet-53 and three scales of three anchors each, for images of any height and width that 32 divides.
 

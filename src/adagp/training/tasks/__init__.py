@@ -1,0 +1,6 @@
+"""What a network is trained for: the training loop knows a task, not a data set."""
+
+from adagp.training.tasks.registry import build
+from adagp.training.tasks.task import Evaluation, Metric, Task
+
+__all__ = ["Evaluation", "Metric", "Task", "build"]

@@ -1,0 +1,120 @@
+"""Objects in images; judged by mean average precision at an overlap of one half."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adagp import models
+from adagp.data import Detection, DetectionBatch, DetectionBatches
+from adagp.models import yolo
+from adagp.training.errors import RecipeError
+from adagp.training.recipe import Recipe
+from adagp.training.tasks.limits import check_batch_size
+from adagp.training.tasks.precision import Found, mean_average_precision
+from adagp.training.tasks.task import Evaluation, Metric
+
+_STRIDE = 32
+_EVALUATION_BATCH = 16
+
+
+class ObjectDetection:
+    """YOLO's loss in training; mAP at IoU 0.5 and class accuracy in evaluation.
+
+    Objects that the data calls difficult are neither trained nor counted. Class accuracy is the share of objects whose
+    class is right in the prediction that answers for them, found or not.
+    """
+
+    metrics: tuple[Metric, ...] = (Metric("map50", "mAP@0.5", "% mAP@0.5"), Metric("class_accuracy", "class accuracy"))
+    items = "images"
+
+    def __init__(self, recipe: Recipe, dataset: Detection) -> None:
+        """Bring the images to the recipe's size.
+
+        Raises:
+            RecipeError: When the data does not fill a batch, or the network cannot take that size.
+        """
+        check_batch_size(recipe, len(dataset.train), self.items, dataset.name)
+        self._size = recipe.image_size or recipe.network_pixels
+        if self._size % _STRIDE:
+            raise RecipeError(f"image_size = {self._size} is not a multiple of {_STRIDE}, as {recipe.model} needs it")
+        self._recipe, self._classes = recipe, len(dataset.classes)
+        self._train = DetectionBatches(
+            dataset.train, recipe.batch_size, size=self._size, seed=recipe.seed, train=True, limit=recipe.train_limit
+        )
+        self._test = DetectionBatches(
+            dataset.test, _EVALUATION_BATCH, size=self._size, seed=recipe.seed, train=False, limit=recipe.test_limit
+        )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Training batches in an epoch."""
+        return len(self._train)
+
+    @property
+    def test_items(self) -> int:
+        """Test images."""
+        return self._test.images_per_epoch
+
+    def build_model(self) -> nn.Module:
+        """The network for the data's classes."""
+        recipe = self._recipe
+        model = models.build(recipe.model, recipe.network_form, num_classes=self._classes, **recipe.sizes)
+        return model.to(memory_format=torch.channels_last) if recipe.channels_last else model  # type: ignore[call-overload]
+
+    def epoch(self, epoch: int, start: int) -> Iterator[DetectionBatch]:
+        """Images and boxes."""
+        return self._train.epoch(epoch, start)
+
+    def loss(self, model: nn.Module, batch: DetectionBatch, device: torch.device) -> Tensor:
+        """Of boxes, objectness and classes."""
+        return yolo.loss(model(self._images(batch, device)), self._targets(batch, device))
+
+    def evaluate(self, model: nn.Module, device: torch.device, *, last: bool) -> Evaluation:
+        """Mean loss of an image, mAP and class accuracy."""
+        loss = 0.0
+        right = objects = images = 0
+        found: list[Found] = []
+        for batch in self._test.epoch(0):
+            outputs, targets = model(self._images(batch, device)), self._targets(batch, device)
+            loss += float(yolo.loss(outputs, targets)) * len(batch.images)
+            right += int((yolo.answers(outputs, targets)[:, 5:].argmax(1) == targets[:, 1]).sum())
+            objects += len(targets)
+            images += len(batch.images)
+            found += self._found(batch, yolo.detect(outputs))
+        return Evaluation(
+            loss / images,
+            {"map50": mean_average_precision(found), "class_accuracy": right / objects if objects else 0.0},
+        )
+
+    def keep(self, folder: Path) -> None:
+        """The weights are all that is needed."""
+
+    def _images(self, batch: DetectionBatch, device: torch.device) -> Tensor:
+        images = batch.images.to(device)
+        return images.contiguous(memory_format=torch.channels_last) if self._recipe.channels_last else images
+
+    def _targets(self, batch: DetectionBatch, device: torch.device) -> Tensor:
+        counted = ~batch.difficult
+        rows = yolo.targets(
+            batch.owners[counted], batch.labels[counted], batch.boxes[counted], (self._size, self._size)
+        )
+        return rows.to(device)
+
+    def _found(self, batch: DetectionBatch, detections: list[yolo.Detections]) -> list[Found]:
+        """Objects and detections of each image, in pixels of the square."""
+        pairs = []
+        for index, detected in enumerate(detections):
+            own = batch.owners == index
+            of_image: dict[str, Any] = {
+                "boxes": batch.boxes[own],
+                "labels": batch.labels[own],
+                "difficult": batch.difficult[own],
+                "detected_boxes": detected.boxes.cpu() * self._size,
+                "detected_labels": detected.classes.cpu(),
+                "scores": detected.scores.cpu(),
+            }
+            pairs.append(Found(**of_image))
+        return pairs
