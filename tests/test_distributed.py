@@ -1,5 +1,6 @@
 """Invariant 6 with real processes: all ranks hold identical parameters after any mix of phases."""
 
+import math
 import multiprocessing
 import socket
 from collections.abc import Callable
@@ -97,19 +98,86 @@ def test_ranks_agree_on_what_to_do_about_a_nan_on_one_of_them() -> None:
     assert all(result["stopped"] for result in on_ranks(2, not_finite, "BP"))
 
 
-def mix(rank: int, count: int) -> str:
-    model = DistributedDataParallel(build())
-    gp = AdaGP(model, sgd(model), lambda step: Plan(Phase.BP, "backprop", {"0": "zero"}), None)
-    x, y = batches(1)[0]
+MIXED = [
+    Plan(Phase.BP, "backprop", {"0": "zero"}),
+    Plan(Phase.BP, "backprop", {"3": "topk"}),
+    Plan(Phase.BP, "backprop", {"0": "predicted", "3": "predicted"}),
+    Plan(Phase.GP, "predicted"),
+    Plan(Phase.BP, "backprop", {"7": "random", "9": "skip"}),
+]
+
+
+def mix(rank: int, count: int, unused: bool) -> Any:
+    model = DistributedDataParallel(build(), find_unused_parameters=unused)
+    names = ("backprop", "predicted", "zero", "topk", "random", "skip")
+    gp = AdaGP(model, sgd(model), schedules.from_function(lambda step: MIXED[step % 5], names), "paper")
     try:
-        gp.step(lambda: loss_of(model, x, y))
+        for x, y in batches(11, seed=rank):
+            gp.step(lambda x=x, y=y: loss_of(model, x, y))
     except ValueError as error:
         return str(error)
-    return ""
+    return {"parameters": [p.detach().numpy() for p in model.parameters()], "counts": gp.counts()}
 
 
-def test_a_plan_that_ddp_cannot_run_is_refused() -> None:
-    assert all("DistributedDataParallel" in message for message in on_ranks(2, mix))
+def test_a_plan_that_mixes_sources_needs_a_reducer_that_expects_it() -> None:
+    for message in on_ranks(2, mix, False):
+        assert "find_unused_parameters=True" in message
+    one, two = on_ranks(2, mix, True)
+    assert one["counts"] == two["counts"]
+    assert {"backprop", "predicted", "zero", "topk", "random", "skip"} <= one["counts"].keys()
+    for a, b in zip(one["parameters"], two["parameters"], strict=True):
+        assert (a == b).all()
+
+
+def mixed_gradients(rank: int, count: int) -> Any:
+    """The gradients of one mixed batch, and the mean of what each rank's data gives in one process."""
+    model = DistributedDataParallel(build(), find_unused_parameters=True)
+    plan = schedules.from_function(lambda step: MIXED[1], ("backprop", "topk"))
+    parts = [batches(1, seed=other)[0] for other in range(count)]
+    expected = []
+    for x, y in parts:
+        alone = build()
+        with AdaGP(alone, sgd(alone), plan, None).batch() as batch:
+            batch.backward(loss_of(alone, x, y))
+        expected.append([p.grad for p in alone.parameters()])
+    with AdaGP(model, sgd(model), plan, None).batch() as batch:
+        batch.backward(loss_of(model, *parts[rank]))
+    return [
+        float((p.grad - torch.stack(grads).mean(0)).abs().max())
+        for p, grads in zip(model.parameters(), zip(*expected, strict=True), strict=True)
+    ]
+
+
+def test_a_mixed_batch_averages_over_ranks_what_backprop_and_topk_give() -> None:
+    for differences in on_ranks(2, mixed_gradients):
+        assert len(differences) == 9
+        assert max(differences) < 1e-6
+
+
+def send(rank: int, count: int) -> dict[str, Any]:
+    """What one BP and one GP batch send: as counted, and as the process group was seen sending it."""
+    model = DistributedDataParallel(build())
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), "paper")
+    sent: dict[str, list[int]] = {}
+    for x, y in batches(9, seed=rank):
+        phase = gp.next_plan().phase.value
+        with torch.profiler.profile(record_shapes=True) as profile:
+            gp.step(lambda x=x, y=y: loss_of(model, x, y))
+        messages = [event for event in profile.events() if str(event.name).startswith("gloo:")]
+        sent.setdefault(phase, []).append(
+            sum(4 * math.prod(shape) for event in messages for shape in event.input_shapes)
+            # Flags, numbers and the counter of batch norm are of 8 bytes and come alone.
+            + sum(4 for event in messages if event.input_shapes == [[1]])
+        )
+    return {"sent": sent, "counted": gp.bytes_per_batch()}
+
+
+def test_the_bytes_of_a_batch_are_those_that_were_sent() -> None:
+    for result in on_ranks(2, send):
+        sent, counted = result["sent"], result["counted"]
+        assert counted["GP"] < 0.5 * counted["BP"]
+        assert set(sent["BP"][2:]) == {counted["BP"]}  # in the second the wrapper arranges its buckets anew
+        assert sum(sent["GP"]) / len(sent["GP"]) == pytest.approx(counted["GP"])
 
 
 def draw(rank: int, count: int) -> dict[str, Any]:
@@ -120,6 +188,24 @@ def draw(rank: int, count: int) -> dict[str, Any]:
         part = slice(6) if rank else slice(2)
         gp.step(lambda x=x[part], y=y[part]: loss_of(model, x, y))
     return {"parameters": [p.detach().numpy() for p in model.parameters()], "counts": gp.counts()}
+
+
+def shard(rank: int, count: int) -> str:
+    from torch.distributed.fsdp import fully_shard
+
+    model = build()
+    fully_shard(model)
+    try:
+        AdaGP(model, sgd(model), schedules.fixed(1, 1))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def test_sharded_parameters_are_refused_with_the_reason() -> None:
+    for message in on_ranks(2, shard):
+        assert "'0.weight' is a DTensor" in message
+        assert "Use DistributedDataParallel" in message
 
 
 def test_random_gradients_are_the_same_on_all_ranks() -> None:

@@ -1,7 +1,8 @@
 """Ranks agree: what several processes that train one model must share so that they stay identical.
 
 DistributedDataParallel averages gradients in backward only. Where there is none, every rank must predict the same
-rows, so the small pooled outputs are averaged instead, in one message a batch.
+rows, so the small pooled outputs are averaged instead, in one message a batch. Where a plan mixes sources, its reducer
+must be told to expect parameters without a gradient, and what a source makes of a layer's error is averaged here.
 """
 
 import logging
@@ -19,22 +20,64 @@ def unwrap(model: nn.Module) -> nn.Module:
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
+def refuse_sharded(model: nn.Module) -> None:
+    """ValueError where parameters are spread over ranks: a source writes a layer's gradient as a whole."""
+    for name, module in model.named_modules():
+        if type(module).__name__ == "FullyShardedDataParallel":
+            raise ValueError(_SHARDED.format(what=f"module {name!r} is FullyShardedDataParallel"))
+    for name, parameter in model.named_parameters():
+        if type(parameter.data).__module__.startswith("torch.distributed"):
+            raise ValueError(_SHARDED.format(what=f"parameter {name!r} is a {type(parameter.data).__name__}"))
+
+
+_SHARDED = (
+    "{what}, of which each rank holds a part: outside of forward and backward no rank has the whole weight, and adagp "
+    "writes, remembers and predicts gradients of whole weights. Use DistributedDataParallel, or shard only modules "
+    "without Conv and Linear layers and give AdaGP the others"
+)
+
+
 class Ranks:
     """The processes that train one model together; a single one where the model is not DistributedDataParallel."""
 
     def __init__(self, model: nn.Module) -> None:
         """The group is that of the wrapped model."""
-        self._group = model.process_group if isinstance(model, DistributedDataParallel) else None
-        self.count = 1 if self._group is None else distributed.get_world_size(self._group)
-        if self._group is None and distributed.is_available() and distributed.is_initialized():
+        wrapped = model if isinstance(model, DistributedDataParallel) else None
+        self._group = None if wrapped is None else wrapped.process_group
+        self.count = 1 if wrapped is None else distributed.get_world_size(self._group)
+        self.mixes_sources = wrapped is None or (wrapped.find_unused_parameters and not wrapped.static_graph)
+        """Whether a batch with a backward may leave parameters without a gradient."""
+        self._wrapped = wrapped
+        self._reducer_bytes = self._buffer_bytes = 0
+        if wrapped is not None:
+            self._reducer_bytes = _bytes([part for part in wrapped.parameters() if part.requires_grad])
+            self._buffer_bytes = _bytes(list(wrapped.buffers()))
+        self._sent_bytes = 0
+        if wrapped is None and distributed.is_available() and distributed.is_initialized():
             logger.warning("the model is not DistributedDataParallel: its ranks will not stay identical in GP")
+
+    def sends_buffers(self) -> bool:
+        """Whether DistributedDataParallel will send the model's buffers before the next forward."""
+        return self._wrapped is not None and bool(self._wrapped.will_sync_module_buffers())
+
+    def wrapper_bytes(self, buffers: int, gradients: int) -> int:
+        """What DistributedDataParallel sends by itself, having sent its buffers and its gradients so many times.
+
+        A user's own communication hook may send less, and with `find_unused_parameters` a bit map goes along.
+        """
+        return buffers * self._buffer_bytes + gradients * self._reducer_bytes
+
+    def take_bytes(self) -> int:
+        """What went into messages beside those of DistributedDataParallel since this was asked last."""
+        sent, self._sent_bytes = self._sent_bytes, 0
+        return sent
 
     def average(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The mean of each tensor over all ranks, sent as one message."""
         if self.count == 1 or not tensors:
             return list(tensors)
         flat = torch.cat([tensor.flatten() for tensor in tensors])
-        distributed.all_reduce(flat, group=self._group)
+        self._reduce(flat)
         flat /= self.count
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])
         return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
@@ -43,14 +86,20 @@ class Ranks:
         """Whether any rank raised the flag; the ranks talk through tensors on `device`."""
         if self.count == 1:
             return flag
-        raised = torch.tensor(float(flag), device=device)
-        distributed.all_reduce(raised, op=distributed.ReduceOp.MAX, group=self._group)
-        return bool(raised)
+        return self.totals([int(flag)], device)[0] > 0
 
     def totals(self, numbers: Sequence[int], device: torch.device) -> list[int]:
         """The sum of each number over all ranks, sent as one message."""
         if self.count == 1 or not numbers:
             return list(numbers)
         sums = torch.tensor(list(numbers), device=device)
-        distributed.all_reduce(sums, group=self._group)
+        self._reduce(sums)
         return [int(number) for number in sums.tolist()]
+
+    def _reduce(self, tensor: Tensor) -> None:
+        distributed.all_reduce(tensor, group=self._group)
+        self._sent_bytes += _bytes([tensor])
+
+
+def _bytes(tensors: Sequence[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

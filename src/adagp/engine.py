@@ -24,7 +24,7 @@ from adagp import predictor as predictors
 from adagp import schedules
 from adagp import sources as known_sources
 from adagp.coverage import Coverage, find_layers, shared_layers, uncovered_parameters
-from adagp.distributed import Ranks, unwrap
+from adagp.distributed import Ranks, refuse_sharded, unwrap
 from adagp.layers import Layer
 from adagp.predictor import Lesson, Predictor, Seen
 from adagp.quality import Agreement, LayerQuality, QualityRecord
@@ -79,12 +79,15 @@ class AdaGP:
         """
         if hasattr(model, "_orig_mod"):
             raise ValueError("model is already compiled: attach AdaGP to the plain module first, then torch.compile it")
+        refuse_sharded(model)
         self.model, self.optimizer = model, optimizer
         self.schedule = schedule if isinstance(schedule, Schedule) else schedules.from_function(schedule)
         self._immediate, self._skip_forward, self._timer = immediate, skip_forward, timer
         self.predictor_seconds = 0.0
         self.step_index = 0
         self._counts: Counter[str] = Counter()
+        self._batches: Counter[str] = Counter()  # of each phase, since this object was made
+        self._bytes: Counter[str] = Counter()
         self._quality = QualityRecord()
         self._ranks = Ranks(model)
         self._layers, self._coverage = self._find(include, exclude)
@@ -249,6 +252,14 @@ class AdaGP:
         """
         return dict(self._counts)
 
+    def bytes_per_batch(self) -> dict[str, float]:
+        """What this rank sends in a batch of each phase, on average since this object was made; 0 in one process.
+
+        Counted is what goes into the messages, of DistributedDataParallel and of `adagp`. How often a network then
+        carries each byte depends on the algorithm: a ring over n ranks, 2 (n - 1) / n times.
+        """
+        return {phase: self._bytes[phase] / batches for phase, batches in self._batches.items()}
+
     def remove(self) -> None:
         """Take every hook out of the model; it is then as it was before."""
         for hook in self._hooks:
@@ -390,6 +401,7 @@ class Batch:
         self._recording = False
         self._backward_done = False
         self._scaled = False
+        self._sends_buffers = False
         self._restore = ExitStack()
         self.failed = False
         """Whether a prediction or the loss was not finite in GP; nothing was applied, or nothing more if immediate."""
@@ -415,6 +427,7 @@ class Batch:
         if engine._batch is not None:
             raise RuntimeError("the last batch is still open: leave its `with` block before the next begins")
         self._refuse_leftovers()
+        self._sends_buffers = engine._ranks.sends_buffers()
         if self.plan.phase is Phase.GP:
             self._restore.enter_context(torch.no_grad())
         else:
@@ -447,10 +460,10 @@ class Batch:
                 self._without_grad(parameter)
 
     def _without_grad(self, parameter: nn.Parameter) -> None:
-        if self._engine._ranks.count > 1:
+        if not self._engine._ranks.mixes_sources:
             raise ValueError(
-                "under DistributedDataParallel a batch is either all backprop or a GP batch: a plan that mixes them "
-                "would leave its reducer waiting for gradients that never come"
+                f"the plan of step {self.step_index} leaves parameters without backprop, and DistributedDataParallel "
+                "would wait for their gradients: build it with find_unused_parameters=True (and static_graph=False)"
             )
         parameter.requires_grad_(False)
         self._restore.callback(parameter.requires_grad_, True)
@@ -505,6 +518,7 @@ class Batch:
             self._scaler.unscale_(engine.optimizer)
         with torch.no_grad(), _full_precision(engine._device):
             seen = self._agreed()
+            self._average_received()
             truths = self._truths()
             self._supply(seen)
             agreements = engine._timed(lambda: self._learn(seen, truths))
@@ -514,7 +528,16 @@ class Batch:
         else:
             engine._force_backprop = False
         engine.schedule.observe(self.step_index, agreements)
+        self._count_bytes()
         engine.step_index = self.step_index + 1
+
+    def _count_bytes(self) -> None:
+        engine, phase = self._engine, self.plan.phase.value
+        gradients = 0 if self.plan.phase is Phase.GP else self._micro_batch
+        # Buffers go before the first forward if it follows one with a graph, and so before each further one with one.
+        buffers = (self._sends_buffers and self._micro_batch > 0) + max(gradients - 1, 0)
+        engine._batches[phase] += 1
+        engine._bytes[phase] += engine._ranks.take_bytes() + engine._ranks.wrapper_bytes(buffers, gradients)
 
     def _agreed(self) -> dict[str, Seen]:
         """What each layer saw, over all its calls and all ranks; ranks also agree on whether this batch failed."""
@@ -524,6 +547,19 @@ class Batch:
             self.failed = engine._ranks.any(self.failed, engine._device)
         outputs = engine._ranks.average([mean.output for mean in means])
         return {name: Seen(output) for name, output in zip(self._seen, outputs, strict=True)}
+
+    def _average_received(self) -> None:
+        """What sources made of a layer's error, over all ranks: the reducer saw nothing of it."""
+        engine = self._engine
+        if engine._ranks.count == 1:
+            return
+        asking = [layer for layer in engine._layers if engine._sources[self.source[layer.name]].needs_error]
+        parameters = [parameter for layer in asking for parameter in layer.parameters()]
+        reached = engine._ranks.totals([parameter.grad is not None for parameter in parameters], engine._device)
+        served = [parameter for parameter, ranks in zip(parameters, reached, strict=True) if ranks]
+        grads = [torch.zeros_like(part) if part.grad is None else part.grad for part in served]
+        for parameter, grad, mean in zip(served, grads, engine._ranks.average(grads), strict=True):
+            parameter.grad = grad.copy_(mean)
 
     def _truths(self) -> dict[str, Rows]:
         """The true rows of every layer that backpropagation served."""
