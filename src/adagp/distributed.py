@@ -54,7 +54,10 @@ class Ranks:
             self._buffer_bytes = _bytes(list(wrapped.buffers()))
         self._sent_bytes = 0
         if wrapped is None and distributed.is_available() and distributed.is_initialized():
-            logger.warning("the model is not DistributedDataParallel: its ranks will not stay identical in GP")
+            logger.warning(
+                "the model is not DistributedDataParallel: unless each rank trains another part of it, as in a "
+                "pipeline, the ranks will not stay identical in GP"
+            )
 
     def sends_buffers(self) -> bool:
         """Whether DistributedDataParallel will send the model's buffers before the next forward."""

@@ -221,14 +221,19 @@ class AdaGP:
             return "the output of every covered layer is finite"
         return f"layer {found[0]!r} is the first whose output is not finite"
 
-    def batch(self, scaler: GradScaler | None = None) -> "Batch":
+    def batch(self, scaler: GradScaler | None = None, *, final: bool = True) -> "Batch":
         """Open one batch of the schedule, for loops that need their own hands; use it in a `with` statement.
 
         Several `backward` calls inside accumulate, as micro-batches do. When the block ends every `.grad` is in place.
+
+        Args:
+            scaler: A GradScaler, used only where there is a true backward.
+            final: False where another part of the same batch follows with an update of its own: the schedule then
+                stays at its step.
         """
         if not self._hooks:
             raise RuntimeError("this AdaGP was removed from its model: build a new one")
-        return Batch(self, scaler)
+        return Batch(self, scaler, final)
 
     def next_plan(self) -> Plan:
         """The plan of the next batch; asking changes nothing."""
@@ -391,10 +396,11 @@ class AdaGP:
 class Batch:
     """One batch under a plan; made by `AdaGP.batch`."""
 
-    def __init__(self, engine: AdaGP, scaler: GradScaler | None) -> None:
+    def __init__(self, engine: AdaGP, scaler: GradScaler | None, final: bool) -> None:
         """Nothing is in force before the `with` block."""
         self._engine = engine
         self._scaler = scaler
+        self._final = final
         self._seen: dict[str, list[Seen]] = {}
         self._samples: dict[str, list[int]] = {}  # of each micro-batch
         self._micro_batch = 0
@@ -485,6 +491,14 @@ class Batch:
             self._recording = True
             self._micro_batch += 1
 
+    def ran_forward(self) -> None:
+        """Say that the forward of a micro-batch is over, where its loss is not at hand, as in a pipeline's stage."""
+        self._micro_batch += 1
+
+    def ran_backward(self) -> None:
+        """Say that somebody else, such as a pipeline's schedule, has run every backward of this batch."""
+        self._backward_done = True
+
     def _check_finite(self, loss: Tensor) -> None:
         if not loss.requires_grad and self._needs_backward():
             raise RuntimeError("the loss depends on no trainable parameter: compute it from the model's output")
@@ -529,7 +543,7 @@ class Batch:
             engine._force_backprop = False
         engine.schedule.observe(self.step_index, agreements)
         self._count_bytes()
-        engine.step_index = self.step_index + 1
+        engine.step_index = self.step_index + self._final
 
     def _count_bytes(self) -> None:
         engine, phase = self._engine, self.plan.phase.value
