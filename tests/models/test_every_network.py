@@ -11,6 +11,7 @@ from adagp.coverage import find_layers
 from adagp.models import yolo
 from adagp.models.inception_v3 import classification_loss
 from adagp.models.transformer import PAD, Transformer
+from adagp.training.memory import peak_bytes
 
 Loss = Callable[[nn.Module], Tensor]
 
@@ -56,6 +57,7 @@ def learning_rate(model: nn.Module, loss_of: Loss) -> float:
     return 0.05 * loss.item() / sum(gradient.square().sum().item() for gradient in gradients)
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", models.names())
 def test_bp_gp_and_mixed_batches(name: str) -> None:
     model, loss_of = case(name)
@@ -71,17 +73,24 @@ def test_bp_gp_and_mixed_batches(name: str) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate(model, loss_of))
     gp = AdaGP(model, optimizer, schedule, predictor="paper")
     layers = sum(row.covered for row in gp.coverage().rows)
-    losses, graphs = [], []
+    losses: list[float] = []
+    graphs: list[bool] = []
 
     def closure() -> Tensor:
         loss = loss_of(model)
         graphs.append(loss.requires_grad)
         return loss
 
-    for _ in plans:
+    def step() -> None:
         loss = gp.step(closure)
         assert loss is not None
         losses.append(loss.item())
+
+    weight_bytes = sum(4 * parameter.numel() for parameter in model.parameters())
+    for plan in plans:
+        peak = peak_bytes(step, torch.device("cpu"))
+        # Gradients and what computes them; the default predictor's memories are not there.
+        assert peak < 6 * weight_bytes + 200_000_000, f"{plan.phase}: {peak / 1e6:.0f} MB"
     assert gp.counts() == {"backprop": 2 * layers - len(first_half), "predicted": layers + len(first_half)}
     assert graphs == [True, False, True]
     assert losses[1] < losses[0], "the true gradient of the BP batch lowers the loss"

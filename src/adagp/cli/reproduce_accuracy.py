@@ -152,7 +152,7 @@ def quality_command(
 
     - `adagp reproduce predictor-quality --data-root DIR`: trains VGG-13 on a part of CIFAR-10, about five minutes.
     - `adagp reproduce predictor-quality --method adagp-paper --data-root DIR`: with the paper's own predictor.
-    - `adagp reproduce predictor-quality --run runs/table1/cifar10-vgg13/vgg13-adagp-seed-0`: from a run that is there.
+    - `adagp reproduce predictor-quality --run runs/table1/cifar10-vgg13/cifar10-vgg13-adagp-seed-0`: from a run.
     """
     del debug
     if run is None:

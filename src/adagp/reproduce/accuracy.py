@@ -109,6 +109,8 @@ def recipes(
     """
     if kind not in KINDS:
         raise RecipeError(f"kind = '{kind}': choose one of {', '.join(KINDS)}")
+    if chosen := [name for name in ("model", "data", "method", "seed") if name in changes]:
+        raise RecipeError(f"{', '.join(chosen)}: not to be set, as the cells, methods and seeds of the table say it")
     base = _preset_recipe(cell, kind)
     recipe = Recipe.from_mapping({**({} if full else _small(cell)), **changes}, base)
     return {label(cell, method, seed): recipe.replace(method=method, seed=seed) for seed in seeds for method in METHODS}
@@ -116,7 +118,7 @@ def recipes(
 
 def label(cell: Cell, method: str, seed: int) -> str:
     """What a run is called, on the screen and as a folder."""
-    return f"{cell.model} {method} seed {seed}"
+    return f"{cell} {method} seed {seed}"
 
 
 def table(number: int, cells: Sequence[Cell], results: Results, seeds: Sequence[int], notes: tuple[str, ...]) -> Table:
