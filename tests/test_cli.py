@@ -160,6 +160,12 @@ def test_compare_writes_table_verdict_picture_and_page(tmp_path: Path, monkeypat
         (["compare", "--epochs", "9", "--budget", "5"], 2, r"epochs and --budget"),
         (["compare", "--methods", "bp,adagp-paper", "--set", "predictor=literal"], 2, r"adagp-paper something else"),
         (["compare", "--data", "digits", "--set", "include=no_such_layer"], 2, r"no_such_layer"),
+        (
+            ["train", "--model", "transformer", "--data", "cifar10"],
+            2,
+            r"is for translation, but data 'cifar10'.*multi30k",
+        ),
+        (["train", "--model", "cnn", "--set", "sizes.width=3"], 2, r"sizes\.width is no size of cnn"),
         (["schedule", "--method", "adaptive"], 2, r"adaptive.*train --method adaptive.*metrics\.json"),
     ],
 )

@@ -30,6 +30,13 @@ class Twice(nn.Module):
         return self.last(self.first(self.first(images.flatten(1)).relu()))  # type: ignore[no-any-return]
 
 
+class Picky(Twice):
+    """Refuses its images, as networks do that are made for larger ones."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        raise ValueError("images: too small, give larger ones")
+
+
 class Huge(Twice):
     """Asks for more memory than any machine has."""
 
@@ -44,6 +51,7 @@ def _models_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
     models.register("test-dropout")(dropout_model)
     models.register("test-twice")(Twice)
     models.register("test-huge")(Huge)
+    models.register("test-picky")(Picky)
 
 
 def finish(run: Run) -> Run:
@@ -225,6 +233,7 @@ def test_divergence_names_place_and_remedy(recipe: Recipe, digits: DataSet) -> N
     [
         ({"model": "test-twice", "immediate": True, "warmup_epochs": 0}, r"adagp seed 0, epoch 1, batch \d+: .*first"),
         ({"model": "test-huge", "method": "bp"}, r"bp seed 0, epoch 1, batch 1: .*memory.*lower batch_size"),
+        ({"model": "test-picky", "method": "bp"}, r"bp seed 0, epoch 1, batch 1: images: too small"),
     ],
 )
 def test_what_stops_the_work_is_one_line_with_its_place(
@@ -233,7 +242,7 @@ def test_what_stops_the_work_is_one_line_with_its_place(
     with pytest.raises(TrainingError, match=message) as caught:
         finish(Run(recipe.replace(**changes), digits))
     assert "\n" not in str(caught.value)
-    assert isinstance(caught.value.__cause__, RuntimeError)
+    assert isinstance(caught.value.__cause__, RuntimeError | ValueError)
 
 
 def test_reasons_of_the_adaptive_schedule_are_recorded_once(recipe: Recipe, digits: DataSet) -> None:

@@ -25,7 +25,7 @@ def models_command(
 ) -> None:
     """List the networks in all their forms, their size, and how many layers predictions can cover.
 
-    The first form of a network is what `adagp train` takes.
+    `adagp train` takes the first form of a network, or for data of large images `imagenet`; `--set form=` chooses.
 
     Try:
 
@@ -55,6 +55,7 @@ def _row(name: str, form: str, *, coverage: bool) -> dict[str, Any]:
     row = {
         "name": name,
         "form": form,
+        "task": models.task(name),
         "sizes": models.sizes(name, form),
         "inputs": [list(argument.shape[1:]) for argument in inputs],
         "parameters": sum(parameter.numel() for parameter in model.parameters()),

@@ -17,8 +17,8 @@ Preset = Annotated[str | None, typer.Option(help=f"Start from a shipped recipe: 
 Recipe = Annotated[Path | None, typer.Option("--recipe", help="Start from a recipe file, TOML or JSON.")]
 Model = Annotated[str | None, typer.Option(help="The model; `adagp models` lists them.")]
 Data = Annotated[str | None, typer.Option("--data", help="The data set; `adagp data` lists them.")]
-Epochs = Annotated[int | None, typer.Option(help="Passes over the training images.")]
-Batch = Annotated[int | None, typer.Option(help="Images per batch.")]
+Epochs = Annotated[int | None, typer.Option(help="Passes over the training data.")]
+Batch = Annotated[int | None, typer.Option(help="Images or sentence pairs per batch.")]
 Lr = Annotated[float | None, typer.Option(help="Learning rate at the start.")]
 Schedule = Annotated[
     str | None,
@@ -26,8 +26,8 @@ Schedule = Annotated[
 ]
 TopK = Annotated[int | None, typer.Option("--topk", help="Output gradients kept per sample and channel by topk.")]
 Until = Annotated[str | None, typer.Option(help="Last layer or module of a prefix. Default: half of the layers.")]
-TrainLimit = Annotated[int | None, typer.Option(help="Use only so many training images.")]
-TestLimit = Annotated[int | None, typer.Option(help="Use only so many test images.")]
+TrainLimit = Annotated[int | None, typer.Option(help="Use only so many training images or sentence pairs.")]
+TestLimit = Annotated[int | None, typer.Option(help="Use only so many of the test items.")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="FIELD=VALUE", help="Set any other recipe field; may be repeated."),

@@ -42,7 +42,7 @@ def train_command(
     schedule: options.Schedule = None,
     topk: options.TopK = None,
     until: options.Until = None,
-    seed: Annotated[int | None, typer.Option(help="Decides initial weights and the order of images.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides initial weights and the order of the data.")] = None,
     train_limit: options.TrainLimit = None,
     test_limit: options.TestLimit = None,
     set_: options.Set = None,

@@ -111,9 +111,9 @@ class Run:
         method = methods.get(recipe.method)
         self._random = RandomState(recipe.seed, self.device)
         with self._random, _explained(self.name):
-            self.model = self.task.build_model().to(self.device)
-            self.optimizer = _build_optimizer(recipe, self.model)
             try:
+                self.model = self.task.build_model().to(self.device)
+                self.optimizer = _build_optimizer(recipe, self.model)
                 self.schedule = schedule or build_schedule(recipe, self.model, self.total_steps, self.steps_per_epoch)
                 predicts = "predicted" in self.schedule.sources
                 self.gp = AdaGP(
@@ -322,12 +322,14 @@ class Run:
 
 @contextmanager
 def _explained(place: str) -> Iterator[None]:
-    """Turn what PyTorch and the engine refuse while they work into one line that says where it happened."""
+    """Turn what PyTorch, the engine and the model refuse while they work into one line that says where it happened."""
     try:
         yield
+    except TrainingError:
+        raise
     except NonFiniteError as error:
         raise DivergedError(f"{place}: {error}") from error
-    except (RuntimeError, MemoryError) as error:
+    except (RuntimeError, MemoryError, ValueError) as error:
         text = str(error).strip() or type(error).__name__
         short = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in text
         remedy = "; there is not enough memory: lower batch_size or take a smaller model" if short else ""

@@ -170,6 +170,11 @@ def test_data_that_does_not_fill_a_batch(
         Run(recipe.replace(**changes), text)
 
 
+def test_sizes_that_do_not_go_together_are_told_before_training(recipe: Recipe, text: Translation) -> None:
+    with pytest.raises(RecipeError, match="heads: 5 heads cannot share a width of 32"):
+        Run(recipe.replace(sizes={"width": 32, "heads": 5}), text)
+
+
 def test_a_test_sentence_that_is_too_long_is_told_before_training(recipe: Recipe) -> None:
     long = Translation("toy", "en", "de", counting(96, 0), (), (("one " * 600, "eins"),))
     with pytest.raises(RecipeError, match=r"test sentence of 'toy' has 60\d tokens.*512 at most.*cut the sentence"):
