@@ -57,7 +57,6 @@ def learning_rate(model: nn.Module, loss_of: Loss) -> float:
     return 0.05 * loss.item() / sum(gradient.square().sum().item() for gradient in gradients)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", models.names())
 def test_bp_gp_and_mixed_batches(name: str) -> None:
     model, loss_of = case(name)
