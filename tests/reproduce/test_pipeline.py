@@ -1,12 +1,17 @@
-"""Figures 10 to 12: the paper's steps, and the pictures of the docs."""
+"""Figures 10 to 12 and 20: the paper's steps and speed-ups, and the pictures of the docs."""
 
 import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from adagp import Phase
+from adagp.accelerator import CNNS
+from adagp.accelerator.pipeline import Costs, Pipeline, simulate
 from adagp.cli import app
 from adagp.reproduce.pipeline import figure_table, panels
 
@@ -45,3 +50,58 @@ def test_table_shows_what_it_counts() -> None:
     assert table.rows[-1] == ("section 6.5, from GP to BP", "GP BP", "20", "20", "32", "1.600")
     assert table.rows[1][3] == "-"
     assert any("backward takes two" in note for note in table.notes)
+
+
+@pytest.fixture(scope="module")
+def figure20() -> dict[str, Any]:
+    result = call("fig20", "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_speed_ups_are_near_the_papers(figure20: dict[str, Any]) -> None:
+    networks = figure20["networks"]
+    assert [network["model"] for network in networks] == list(CNNS)
+    for scheme, paper in figure20["paper"].items():
+        ours = [network["one_to_one"][scheme] for network in networks]
+        assert fmean(ours) == pytest.approx(paper["mean"], rel=0.03)  # 1.7, 1.3 and 2.5 % above
+        assert all(network["training"][scheme] < network["one_to_one"][scheme] for network in networks)
+
+
+def test_speed_ups_follow_from_the_stages(figure20: dict[str, Any]) -> None:
+    for network in figure20["networks"]:
+        plain, predicting = (Costs(**network["staged"][name]) for name in ("plain", "predicting"))
+        for scheme, speed_up in network["one_to_one"].items():
+            pipeline = Pipeline(scheme, 4, 4, (Phase.GP, Phase.BP))
+            expected = simulate(pipeline.all_bp(), plain).steps / simulate(pipeline, predicting).steps
+            assert speed_up == pytest.approx(expected)
+
+
+def test_a_predictor_on_the_same_array_and_smaller_batches_gain_less(figure20: dict[str, Any]) -> None:
+    result = call("fig20", "--json", "--design", "efficient", "--batch", "16", "--epochs", "20")
+    smaller = json.loads(result.stdout)["networks"]
+    for few, many in zip(smaller, figure20["networks"], strict=True):
+        assert few["one_to_one"]["gpipe"] < many["one_to_one"]["gpipe"]
+
+
+def test_tables_of_figure_20_name_what_they_rest_on() -> None:
+    result = call("fig20", "--epochs", "30", "--dataflow", "os")
+    assert result.exit_code == 0, result.output
+    for text in ("batch of 128, os, max", "paper's mean", "1.654", "30 epochs", "42 / 25", "mobilenet_v2"):
+        assert text in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "messages"),
+    [
+        (["--design", "baseline"], ["design 'baseline'", "low, efficient, max"]),
+        (["--batch", "30"], ["batch=30", "multiple of the 4"]),
+        (["--epochs", "0"], ["epochs=0", "at least 1"]),
+        (["--dataflow", "xs"], ["dataflow='xs'"]),
+    ],
+)
+def test_figure_20_refuses_by_name(words: list[str], messages: list[str]) -> None:
+    result = call("fig20", *words)
+    assert result.exit_code == 2
+    for message in messages:
+        assert message in result.stderr

@@ -11,7 +11,7 @@ from adagp.cli import options
 from adagp.cli.common import command, print_json, print_table
 from adagp.cli.display import Display
 from adagp.cli.reproduce_accuracy import quality_command, table_command
-from adagp.cli.reproduce_pipeline import figure_command
+from adagp.cli.reproduce_pipeline import figure_command, speed_up_command
 from adagp.cli.runs import chosen_device, numbers, resume_line, stopped
 from adagp.report import Table
 from adagp.reproduce import approximation, pipeline
@@ -24,6 +24,7 @@ from adagp.training.study import study
 reproduce_app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True, help=__doc__)
 for figure in pipeline.SCHEMES:
     reproduce_app.command(f"fig{figure}")(figure_command(figure))
+reproduce_app.command("fig20")(speed_up_command)
 for _table in (1, 2, 3):
     reproduce_app.command(f"table{_table}")(table_command(_table))
 reproduce_app.command("predictor-quality")(quality_command)

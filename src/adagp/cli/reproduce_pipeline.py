@@ -1,14 +1,24 @@
-"""`adagp reproduce fig10`, `fig11`, `fig12`: the ADA-GP paper's figures about pipelines."""
+"""`adagp reproduce fig10`, `fig11`, `fig12` and `fig20`: the ADA-GP paper's figures about pipelines."""
 
 from collections.abc import Callable
+from dataclasses import asdict
+from typing import Annotated
 
+import typer
+
+from adagp.accelerator import DATAFLOWS, Design, Machine
 from adagp.cli import options
 from adagp.cli.common import command, print_json, print_table
+from adagp.cli.display import Display
 from adagp.cli.pipeline import Html, Svg, check_folders
 from adagp.report.pipeline_grid import pipeline_svg
 from adagp.report.pipeline_page import pipeline_page
+from adagp.reproduce.figure20 import PAPER, bars, bars_tables
 from adagp.reproduce.pipeline import SCHEMES, figure_table, panels
+from adagp.training import RecipeError
 from adagp.training.files import write_bytes
+
+DESIGNS = [design.value for design in Design if design is not Design.BASELINE]
 
 
 def figure_command(figure: int) -> Callable[..., None]:
@@ -54,3 +64,47 @@ def figure_command(figure: int) -> Callable[..., None]:
     - `adagp reproduce fig{figure} --svg fig{figure}.svg`: the table, and a picture.
     """
     return draw
+
+
+@command
+def speed_up_command(
+    batch: Annotated[int, typer.Option(help="Samples in a batch; a micro-batch has a quarter of them.")] = 128,
+    epochs: Annotated[int, typer.Option(help="Of the whole training, 10 of them warm-up.")] = 90,
+    design: Annotated[str, typer.Option(help=f"One of {', '.join(DESIGNS)}.")] = Design.MAX.value,
+    dataflow: Annotated[str, typer.Option(help=f"One of {', '.join(DATAFLOWS)}.")] = "ws",
+    as_json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Figure 20 of the ADA-GP paper: its speed-up over GPipe, DAPPLE and Chimera for thirteen networks on ImageNet.
+
+    Four devices with 180 PEs each; a network's layers are cut into four stages of about the same cycles.
+
+    Try:
+
+    - `adagp reproduce fig20`: the paper's case, and the whole training.
+    - `adagp reproduce fig20 --design efficient --batch 512`: the predictor on the same array, larger micro-batches.
+    """
+    del debug
+    if design not in DESIGNS:
+        raise RecipeError(f"design '{design}' is unknown; choose one of {', '.join(DESIGNS)}")
+    chosen = Design(design)
+    try:
+        machine = Machine(dataflow=dataflow)
+        with Display(as_json) as display:
+            found = bars(batch, epochs, chosen, machine, display.on_message)
+    except ValueError as error:
+        raise RecipeError(str(error)) from error
+    if as_json:
+        print_json(
+            {
+                "batch": batch,
+                "epochs": epochs,
+                "design": design,
+                "machine": asdict(machine),
+                "networks": [{**asdict(bar), "imbalance": bar.staged.imbalance} for bar in found],
+                "paper": {scheme: {"largest": largest, "mean": mean} for scheme, (largest, mean) in PAPER.items()},
+            }
+        )
+        return
+    for table in bars_tables(found, batch, epochs, chosen, machine):
+        print_table(table)

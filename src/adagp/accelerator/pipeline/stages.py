@@ -1,0 +1,98 @@
+"""A network as the stages of a pipeline: cut so that no stage takes much longer than another."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from adagp.accelerator.designs import BACKWARD, FORWARD, Design, batch_steps
+from adagp.accelerator.duties import Duty, batch_duties
+from adagp.accelerator.machine import Machine
+from adagp.accelerator.parts import Parts, network_parts
+from adagp.accelerator.pipeline.costs import Costs
+from adagp.accelerator.workload import Work
+from adagp.schedules.plan import BACKPROP, Phase, Plan
+
+_PREDICTED = Plan(Phase.GP, "predicted")
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A network in stages.
+
+    Attributes:
+        cuts: The first layer of each stage, and the number of layers.
+        plain: Cycles of a micro-batch by plain backpropagation.
+        predicting: Cycles of a micro-batch with the predictor, in BP, where it learns, and in GP.
+    """
+
+    cuts: tuple[int, ...]
+    plain: Costs
+    predicting: Costs
+
+    @property
+    def imbalance(self) -> float:
+        """How many times the longest stage is as long as the mean one, in plain backpropagation."""
+        stages = [ahead + back for ahead, back in zip(self.plain.bp_forward, self.plain.bp_backward, strict=True)]
+        return max(stages) * len(stages) / sum(stages)
+
+
+def stages(works: Sequence[Work], devices: int, design: Design, machine: Machine) -> Staged:
+    """Cut a network into as many stages as devices, and tell what they cost on a design.
+
+    Layers stay in the order in which the forward reaches them, and each belongs to one stage. Of all such cuts one is
+    taken whose longest stage is shortest, in cycles of a forward and a backward without a predictor. Branches may be
+    cut across, and what is sent over a cut is not looked at.
+
+    Args:
+        works: Of one micro-batch.
+        devices: How many stages.
+        design: That computes a stage with its predictor; BASELINE is what it is compared with.
+        machine: Of every device.
+    """
+    if design is Design.BASELINE:
+        raise ValueError("design=baseline: has no predictor; choose low, efficient or max")
+    layers = network_parts(works, machine)
+    exact = batch_duties(works, BACKPROP, learning=False)
+    alone = [sum(_cycles(Design.BASELINE, [layer], [duty], machine)) for layer, duty in zip(layers, exact, strict=True)]
+    cuts = balanced_cuts(alone, devices)
+
+    def per_stage(on: Design, duties: Sequence[Duty]) -> list[tuple[int, int]]:
+        return [_cycles(on, layers[start:end], duties[start:end], machine) for start, end in pairwise(cuts)]
+
+    plain_forward, plain_backward = zip(*per_stage(Design.BASELINE, exact), strict=True)
+    forward, backward = zip(*per_stage(design, batch_duties(works, BACKPROP, learning=True)), strict=True)
+    predicted = tuple(ahead for ahead, _ in per_stage(design, batch_duties(works, _PREDICTED, learning=True)))
+    return Staged(cuts, Costs(plain_forward, plain_backward, plain_forward), Costs(forward, backward, predicted))
+
+
+def _cycles(design: Design, layers: Sequence[Parts], duties: Sequence[Duty], machine: Machine) -> tuple[int, int]:
+    """Of a stage's forward and backward."""
+    steps = batch_steps(design, layers, duties, machine)
+    return (
+        sum(step.cycles for step in steps if step.stage == FORWARD),
+        sum(step.cycles for step in steps if step.stage == BACKWARD),
+    )
+
+
+def balanced_cuts(costs: Sequence[int], parts: int) -> tuple[int, ...]:
+    """Where to cut a row of costs so that the dearest part is as cheap as can be: `parts` + 1 places.
+
+    Raises:
+        ValueError: if there are fewer costs than parts.
+    """
+    if len(costs) < parts:
+        raise ValueError(f"devices={parts}: the network has only {len(costs)} layers; use fewer devices")
+    sums = [0, *accumulate(costs)]
+    # best[end]: the dearest part of the best cut of the first `end` costs into so many parts, and its last cut.
+    best = [(total, 0) for total in sums]
+    chosen = [best]
+    for part in range(2, parts + 1):
+        best = [
+            min(((max(best[cut][0], sums[end] - sums[cut]), cut) for cut in range(part - 1, end)), default=(0, 0))
+            for end in range(len(sums))
+        ]
+        chosen.append(best)
+    cuts = [len(costs)]
+    for best in reversed(chosen):
+        cuts.append(best[cuts[-1]][1])
+    return tuple(reversed(cuts))
