@@ -1,0 +1,106 @@
+"""A GP and a BP batch on each design, as stages: the next begins when every core has finished this one.
+
+In MAX the predictor works for a layer beside the next layer's forward, and learns beside the backward that follows the
+layer's own: it cannot begin before the layer's true gradient is there.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+
+from adagp.accelerator.rtl.descriptor import Descriptor, Memory, Op
+from adagp.accelerator.rtl.designs import MAIN, PREDICTOR
+from adagp.accelerator.rtl.driver import Command, joined
+from adagp.accelerator.rtl.geometry import Geometry
+from adagp.accelerator.rtl.network import Batch, Network
+from adagp.accelerator.rtl.passes import LayerPasses, PredictorPasses
+from adagp.accelerator.rtl.testbench import Bench
+
+Stage = dict[str, list[Command]]
+"""What each core does until all are done."""
+
+
+def plain_stages(network: Network, batch: Batch, cores: Mapping[str, Geometry]) -> list[Stage]:
+    """Backpropagation alone, as the baseline does it."""
+    layers = LayerPasses(network, batch, cores[MAIN])
+    count = len(network.layers)
+    return [
+        *({MAIN: layers.forward(index)} for index in range(count)),
+        *({MAIN: layers.backward(index, learns=False)} for index in reversed(range(count))),
+    ]
+
+
+def gp_stages(network: Network, batch: Batch, cores: Mapping[str, Geometry]) -> list[Stage]:
+    """Forward, and every layer updated by its predicted gradient."""
+    layers, predictor = LayerPasses(network, batch, cores[MAIN]), predictor_passes(network, batch, cores)
+    count = range(len(network.layers))
+    return _paired(
+        [layers.forward(index) for index in count], [predictor.predict(index, updates=True) for index in count], cores
+    )
+
+
+def bp_stages(network: Network, batch: Batch, cores: Mapping[str, Geometry]) -> list[Stage]:
+    """Forward and backward, every layer updated by its true gradient, from which the predictor learns."""
+    layers, predictor = LayerPasses(network, batch, cores[MAIN]), predictor_passes(network, batch, cores)
+    count = range(len(network.layers))
+    back = list(reversed(count))
+    return [
+        *_paired(
+            [layers.forward(index) for index in count],
+            [predictor.predict(index, updates=False) for index in count],
+            cores,
+        ),
+        *_paired(
+            [layers.backward(index, learns=True) for index in back], [predictor.learn(index) for index in back], cores
+        ),
+    ]
+
+
+def predictor_passes(network: Network, batch: Batch, cores: Mapping[str, Geometry]) -> PredictorPasses:
+    """The predictor where a design has it: in a core of its own, in a memory of its own, or nowhere in particular."""
+    if PREDICTOR in cores:
+        return PredictorPasses(network, batch, cores[PREDICTOR], Memory.WEIGHTS, resident=True)
+    resident = cores[MAIN].predictor_depth > 0
+    return PredictorPasses(
+        network, batch, cores[MAIN], Memory.PREDICTOR if resident else Memory.WEIGHTS, resident=resident
+    )
+
+
+def run_batch(bench: Bench, stages: Sequence[Stage], predictor: PredictorPasses) -> int:
+    """The cycles of a batch, without the loading of a predictor that stays in its memory."""
+    unit = PREDICTOR if PREDICTOR in bench.geometries else MAIN
+    before: list[Stage] = [{unit: predictor.load()}] if predictor.resident else []
+    traces = bench.run(program([*before, *stages], list(bench.geometries)))
+    total = max(trace.total_cycles for trace in traces.values())
+    return total - stages_cycles(before, bench.geometries)
+
+
+def program(stages: Sequence[Stage], units: Sequence[str]) -> dict[str, list[Command]]:
+    """The stages as one list of commands for each core, joined at the start of each stage."""
+    if len(units) == 1:
+        return {units[0]: [command for stage in stages for command in stage[units[0]]]}
+    nothing = Command(Descriptor(Op.NONE))
+    lists: dict[str, list[Command]] = {unit: [] for unit in units}
+    for stage in stages:
+        for unit, commands in lists.items():
+            first, *rest = stage.get(unit) or [nothing]
+            commands += [joined(first), *rest]
+    return lists
+
+
+def stages_cycles(stages: Sequence[Stage], cores: Mapping[str, Geometry]) -> int:
+    """What the stages must take: in each, the slowest core, every descriptor at its own cycles."""
+    return sum(
+        max(sum(command.descriptor.cycles(cores[unit]) for command in commands) for unit, commands in stage.items())
+        for stage in stages
+    )
+
+
+def _paired(
+    layers: Sequence[list[Command]], predictor: Sequence[list[Command]], cores: Mapping[str, Geometry]
+) -> list[Stage]:
+    """Each layer, then the predictor for it; on a core of its own it runs beside the next layer."""
+    if PREDICTOR not in cores:
+        return [{MAIN: [*layer, *prediction]} for layer, prediction in zip(layers, predictor, strict=True)]
+    nothing: list[Command] = []
+    stages = zip_longest(layers, [nothing, *predictor], fillvalue=nothing)
+    return [{unit: work for unit, work in zip((MAIN, PREDICTOR), stage, strict=True) if work} for stage in stages]

@@ -1,0 +1,41 @@
+"""Memories: banks that each give one word and take one word a cycle."""
+
+from typing import Any
+
+from amaranth.hdl import Module, signed
+from amaranth.lib.memory import Memory
+from amaranth.lib.wiring import Component, In, Out
+
+
+class Bank(Component):
+    """One read port and one write port; what is read arrives a cycle later, the old word if it is being written."""
+
+    def __init__(self, width: int, depth: int) -> None:
+        """Of `depth` signed words of `width` bits."""
+        self._width, self._depth = width, depth
+        self.module_name = f"bank_{depth}x{width}"
+        address_bits = (depth - 1).bit_length()
+        super().__init__(
+            {
+                "read_address": In(address_bits),
+                "read_data": Out(signed(width)),
+                "write_enable": In(1),
+                "write_address": In(address_bits),
+                "write_data": In(signed(width)),
+            }
+        )
+
+    def elaborate(self, platform: Any) -> Module:
+        """A plain memory, which synthesis finds a block RAM for."""
+        m = Module()
+        m.submodules.memory = memory = Memory(shape=signed(self._width), depth=self._depth, init=[])
+        read, write = memory.read_port(), memory.write_port()
+        m.d.comb += [
+            read.en.eq(1),
+            read.addr.eq(self.read_address),
+            self.read_data.eq(read.data),
+            write.en.eq(self.write_enable),
+            write.addr.eq(self.write_address),
+            write.data.eq(self.write_data),
+        ]
+        return m

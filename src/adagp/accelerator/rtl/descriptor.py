@@ -1,0 +1,127 @@
+"""What a core is told to do: one 128-bit descriptor for each load, product or drain.
+
+| field | bits | of | meaning |
+|---|---|---|---|
+| `op` | 2 | all | `LOAD`, `PRODUCT`, `DRAIN`, or `NONE`, which only joins |
+| `join` | 1 | all | start only together with the other core's next `join` (MAX; elsewhere at once) |
+| `memory` | 2 | all | which is filled, multiplied by, or updated in place: `INPUTS`, `WEIGHTS`, `PREDICTOR` |
+| `mode` | 2 | drain | what becomes of a sum: `PLAIN`, `RELU`, `UPDATE` (old - sum), `MASK` (0 where old <= 0) |
+| `in_place` | 1 | drain | the old words of an `UPDATE` are those of `memory`, and are replaced; otherwise they enter |
+| `accumulate` | 1 | product | add to what the output buffer holds, for products cut along K |
+| `shift` | 6 | drain | bits that a sum is shifted right by, to the nearest, before it is cut to an operand |
+| `pool_shift` | 6 | drain | the same for the sum of a run |
+| `count` | 16 | all | rows to fill or drain; for a product, rows that stream (M) |
+| `k_folds`, `n_folds` | 12, 12 | product | folds along K and N |
+| `input_base`, `weight_base`, `output_base` | 16 each | all | first address in each buffer |
+| `pool_run` | 16 | drain | after so many rows, one more row with their sum (before the mode) is drained; 0: never |
+"""
+
+from dataclasses import dataclass, fields
+from enum import IntEnum
+
+from amaranth.lib import data
+
+from adagp.accelerator.rtl.geometry import COUNT_BITS, SHIFT_BITS, Geometry
+
+OVERHEAD_CYCLES = 3
+"""Of every descriptor beside its work: one to take it over, two until its last result is written."""
+
+
+class Op(IntEnum):
+    """What a descriptor asks for."""
+
+    LOAD = 0
+    PRODUCT = 1
+    DRAIN = 2
+    NONE = 3
+
+
+class Memory(IntEnum):
+    """Which memory it is about."""
+
+    INPUTS = 0
+    WEIGHTS = 1
+    PREDICTOR = 2
+
+
+class Mode(IntEnum):
+    """What becomes of a sum when it is drained."""
+
+    PLAIN = 0
+    RELU = 1
+    UPDATE = 2
+    MASK = 3
+
+
+_FOLD_BITS = 12
+_BITS = {
+    "op": 2,
+    "join": 1,
+    "memory": 2,
+    "mode": 2,
+    "in_place": 1,
+    "accumulate": 1,
+    "shift": SHIFT_BITS,
+    "pool_shift": SHIFT_BITS,
+    "count": COUNT_BITS,
+    "k_folds": _FOLD_BITS,
+    "n_folds": _FOLD_BITS,
+    "input_base": COUNT_BITS,
+    "weight_base": COUNT_BITS,
+    "output_base": COUNT_BITS,
+    "pool_run": COUNT_BITS,
+    "reserved": 3,
+}
+LAYOUT = data.StructLayout(_BITS)
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """One descriptor; what a field means stands in the table above."""
+
+    op: Op
+    count: int = 1
+    join: bool = False
+    memory: Memory = Memory.WEIGHTS
+    mode: Mode = Mode.PLAIN
+    in_place: bool = False
+    accumulate: bool = False
+    shift: int = 0
+    pool_shift: int = 0
+    k_folds: int = 1
+    n_folds: int = 1
+    input_base: int = 0
+    weight_base: int = 0
+    output_base: int = 0
+    pool_run: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what the fields do not hold, and work that is none."""
+        for field in fields(self):
+            value = int(getattr(self, field.name))
+            least = 1 if field.name in ("count", "k_folds", "n_folds") else 0
+            if not least <= value < 1 << _BITS[field.name]:
+                raise ValueError(f"{field.name}={value}: must be between {least} and {(1 << _BITS[field.name]) - 1}")
+
+    def encode(self) -> int:
+        """The descriptor as a number, the first field in the lowest bits."""
+        return int(
+            LAYOUT.const({field.name: int(getattr(self, field.name)) for field in fields(self)}).as_value().value
+        )
+
+    def cycles(self, geometry: Geometry) -> int:
+        """How long it takes when nothing has to be waited for."""
+        return self.work_cycles(geometry) + OVERHEAD_CYCLES
+
+    def work_cycles(self, geometry: Geometry) -> int:
+        """Without the overhead. A product's are those of `adagp.accelerator.systolic.ws_cycles`."""
+        match self.op:
+            case Op.NONE:
+                return 0
+            case Op.LOAD:
+                return self.count
+            case Op.DRAIN:
+                return self.count + (self.count // self.pool_run if self.pool_run else 0)
+            case Op.PRODUCT:
+                fold = 2 * geometry.rows + geometry.columns + self.count - 2
+                return self.k_folds * self.n_folds * fold

@@ -1,0 +1,79 @@
+"""The baseline and the three ADA-GP designs, each a composition of the same cores.
+
+- `baseline`: one core.
+- `low`: the same; its lanes can pool, which is all that the predictor adds. Its weights are loaded when needed.
+- `efficient`: and a second weight memory, where the predictor's weights stay.
+- `max`: the predictor's weights stay in a second core, smaller, that works at the same time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from amaranth.hdl import Module
+from amaranth.lib.wiring import Component, Flow
+
+from adagp.accelerator.rtl.core import Core, outer_ports
+from adagp.accelerator.rtl.geometry import Geometry
+from adagp.accelerator.rtl.library import Library, place
+
+DESIGNS = ("baseline", "low", "efficient", "max")
+MAIN, PREDICTOR = "main", "predictor"
+PREDICTOR_WEIGHTS = 17 * 4609
+"""Words that the predictor's memory must hold: 4 x 4 features and a constant, for rows of 512 x 3 x 3 and a bias."""
+PREDICTOR_ARRAY = (8, 10)
+"""Of MAX's second array; the papers do not say, but count 80 more multipliers."""
+
+
+def geometries(
+    design: str, array: tuple[int, int] = (12, 15), predictor_array: tuple[int, int] = PREDICTOR_ARRAY
+) -> dict[str, Geometry]:
+    """The cores of a design, at the default sizes of their memories.
+
+    Raises:
+        ValueError: for an unknown design, or an array that cannot be built.
+    """
+    if design not in DESIGNS:
+        raise ValueError(f"design={design!r}: is unknown; choose one of {', '.join(DESIGNS)}")
+    main = Geometry(*array, pools=design != "baseline")
+    if design == "efficient":
+        return {MAIN: replace(main, predictor_depth=_predictor_depth(*array))}
+    if design == "max":
+        second = Geometry(
+            *predictor_array, input_depth=2048, weight_depth=_predictor_depth(*predictor_array), output_depth=512
+        )
+        return {MAIN: main, PREDICTOR: second}
+    return {MAIN: main}
+
+
+def _predictor_depth(rows: int, columns: int) -> int:
+    """The power of two of words in each column's bank that the predictor's weights need."""
+    inputs, outputs = 17, PREDICTOR_WEIGHTS // 17
+    words = -(-inputs // rows) * rows * -(-outputs // columns)
+    return 1 << (words - 1).bit_length()
+
+
+class Accelerator(Component):
+    """One core or two, each with its own ports, named after it: `main_valid`, `predictor_words__0`."""
+
+    def __init__(self, cores: Mapping[str, Geometry], name: str = "accelerator") -> None:
+        """Of the cores that `geometries` gives, or of other sizes."""
+        self.module_name = name
+        self._cores = dict(cores)
+        ports = {unit: outer_ports(geometry) for unit, geometry in cores.items()}
+        super().__init__({f"{unit}_{port}": member for unit in ports for port, member in ports[unit].items()})
+
+    def elaborate(self, platform: Library | None) -> Module:
+        """Hand the ports through; cores start together where their descriptors say so."""
+        m = Module()
+        placed = {unit: place(m, unit, platform, Core, geometry) for unit, geometry in self._cores.items()}
+        for unit, core in placed.items():
+            others = [other for other in placed.values() if other is not core]
+            m.d.comb += core.other_joins.eq(others[0].joins if others else 1)
+            for port, member in outer_ports(self._cores[unit]).items():
+                inner, outer = (
+                    pins if member.dimensions else [pins]
+                    for pins in (getattr(core, port), getattr(self, f"{unit}_{port}"))
+                )
+                for inside, outside in zip(inner, outer, strict=True):
+                    m.d.comb += outside.eq(inside) if member.flow is Flow.Out else inside.eq(outside)
+        return m

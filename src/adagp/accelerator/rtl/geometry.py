@@ -1,0 +1,64 @@
+"""The sizes a core is built with."""
+
+from dataclasses import dataclass
+
+COUNT_BITS = 16
+"""Of every count and address in a descriptor: no memory is deeper, and no product streams more rows."""
+SHIFT_BITS = 6
+"""Of a shift in a descriptor."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """One array and the memories around it. Depths are words of each bank; all banks of a buffer are read at once.
+
+    Attributes:
+        rows: Of PEs; also the banks of the input buffer.
+        columns: Of PEs; also the banks of the weight and output buffers, and the lanes behind them.
+        width: Bits of an operand.
+        sum_width: Bits of a partial sum, which wraps around where it is exceeded.
+        input_depth: Of the input buffer.
+        weight_depth: Of the weight buffer.
+        output_depth: Of the output buffer, whose words are partial sums.
+        predictor_depth: Of a second weight memory that keeps the predictor's; 0 for none.
+        pools: Whether the lanes can pool what they drain, as the predictor wants it.
+    """
+
+    rows: int = 12
+    columns: int = 15
+    width: int = 16
+    sum_width: int = 48
+    input_depth: int = 4096
+    weight_depth: int = 4096
+    output_depth: int = 2048
+    predictor_depth: int = 0
+    pools: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built, or would compute wrongly."""
+        if self.rows < 1 or self.columns < 1:
+            raise ValueError(f"array={self.rows}x{self.columns}: has no PE; rows and columns must be at least 1")
+        if self.rows * self.columns == 1:
+            raise ValueError("array=1x1: would read a partial sum before it is written; give at least 2 PEs")
+        if self.width < 2:
+            raise ValueError(f"width={self.width}: has no room for a sign and a value; give at least 2 bits")
+        if self.sum_width < 2 * self.width:
+            raise ValueError(f"sum_width={self.sum_width}: does not hold one product; give at least {2 * self.width}")
+        if self.sum_width > 1 << SHIFT_BITS:
+            raise ValueError(f"sum_width={self.sum_width}: is more than a descriptor can shift; give at most 64")
+        for name in ("input_depth", "weight_depth", "output_depth", "predictor_depth"):
+            depth = getattr(self, name)
+            if not (name == "predictor_depth" and depth == 0) and not 2 <= depth <= 1 << COUNT_BITS:
+                raise ValueError(f"{name}={depth}: must be between 2 and {1 << COUNT_BITS} words")
+
+    @property
+    def port_words(self) -> int:
+        """Words that enter in one cycle: one for each bank of the wider of the two buffers that are filled."""
+        return max(self.rows, self.columns)
+
+    @property
+    def memory_bits(self) -> int:
+        """Of all memories."""
+        inputs = self.rows * self.input_depth * self.width
+        weights = self.columns * (self.weight_depth + self.predictor_depth) * self.width
+        return inputs + weights + self.columns * self.output_depth * self.sum_width

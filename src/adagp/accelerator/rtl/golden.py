@@ -1,0 +1,50 @@
+"""What the hardware must compute, in whole numbers: the second implementation that simulations are held against."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+
+
+def product(inputs: Integers, weights: Integers, sum_width: int = 48) -> Integers:
+    """The sums of an (M x K) by a (K x N) product, wrapped around as `sum_width` bits do."""
+    return wrapped(inputs.astype(object) @ weights.astype(object), sum_width)
+
+
+def wrapped(values: NDArray[np.object_], width: int) -> Integers:
+    """Whole numbers of any size, as the lowest `width` bits hold them."""
+    half = 1 << (width - 1)
+    return np.asarray((values + half) % (2 * half) - half, dtype=np.int64)
+
+
+def operands(sums: Integers, shift: int, width: int = 16) -> Integers:
+    """Sums as operands again: shifted right to the nearest, halves upwards, and cut to what `width` bits hold."""
+    rounded = (sums >> (shift - 1)) + 1 >> 1 if shift else sums  # a half added to the sum itself might not fit 64 bits
+    return saturated(rounded, width)
+
+
+def saturated(values: Integers, width: int) -> Integers:
+    """The nearest values that `width` bits hold."""
+    most = (1 << (width - 1)) - 1
+    return np.clip(values, -most - 1, most)
+
+
+def relu(sums: Integers, shift: int, width: int = 16) -> Integers:
+    """Operands, none below 0."""
+    return np.maximum(operands(sums, shift, width), 0)
+
+
+def updated(old: Integers, sums: Integers, shift: int, width: int = 16) -> Integers:
+    """Old weights less the gradient, whose scale and learning rate are in the shift."""
+    return saturated(old - operands(sums, shift, width), width)
+
+
+def masked(old: Integers, sums: Integers, shift: int, width: int = 16) -> Integers:
+    """The gradient of what ReLU was given: 0 where its output was."""
+    return np.where(old > 0, operands(sums, shift, width), 0)
+
+
+def pooled(sums: Integers, run: int, shift: int, width: int = 16, sum_width: int = 48) -> Integers:
+    """The sum of every `run` rows, as operands; rows after the last full run are left out."""
+    runs = sums[: len(sums) // run * run].reshape(-1, run, sums.shape[1]).astype(object)
+    return operands(wrapped(runs.sum(1), sum_width), shift, width)

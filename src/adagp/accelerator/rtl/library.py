@@ -1,0 +1,55 @@
+"""How components become a design: submodules in simulation, one shared module per kind in synthesis.
+
+Amaranth writes every submodule out on its own, so that 180 equal PEs would be synthesised 180 times. With a `Library`
+in the place of the platform a component is written once under its name and instantiated wherever it is placed.
+"""
+
+import re
+from typing import Any
+
+from amaranth.back import rtlil
+from amaranth.hdl import ClockSignal, Instance, Module, ResetSignal
+from amaranth.lib.wiring import Component, Flow
+
+_CLOCKING = {"clk": ClockSignal, "rst": ResetSignal}
+
+
+class Library:
+    """The modules of a design, each converted once."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._kinds: dict[tuple[Any, ...], Component] = {}
+        self._texts: dict[str, str] = {}
+
+    def rtlil(self, top: Component) -> str:
+        """The whole design below `top`, for yosys."""
+        text = rtlil.convert(top, name=top.module_name, platform=self, emit_src=False)
+        return "\n".join([text, *(part.replace("attribute \\top 1\n", "") for part in self._texts.values())])
+
+    def instance(self, kind: type[Component], *arguments: Any) -> tuple[Instance, Any]:
+        """An instance of the module of a kind of component, and the signals it is connected to."""
+        key = (kind, *arguments)
+        if key not in self._kinds:
+            self._kinds[key] = component = kind(*arguments)
+            name = component.module_name
+            self._texts[name] = rtlil.convert(component, name=name, platform=self, emit_src=False)
+        component = self._kinds[key]
+        interface = component.signature.create()
+        ports: dict[str, Any] = {
+            f"i_{port}": signal()
+            for port, signal in _CLOCKING.items()
+            if re.search(rf" input \d+  ?\\{port}$", self._texts[component.module_name], re.MULTILINE)
+        }
+        for path, member, signal in component.signature.flatten(interface):
+            ports[f"{'o' if member.flow is Flow.Out else 'i'}_{'__'.join(map(str, path))}"] = signal
+        return Instance(component.module_name, **ports), interface
+
+
+def place(module: Module, name: str, platform: Library | None, kind: type[Component], *arguments: Any) -> Any:
+    """Put a component into a module; returns its ports, ready to be connected."""
+    if platform is None:
+        module.submodules[name] = component = kind(*arguments)
+        return component
+    module.submodules[name], interface = platform.instance(kind, *arguments)
+    return interface

@@ -1,0 +1,123 @@
+"""A small network in whole numbers, and what is kept outside the chip while a batch of it runs.
+
+The predictor is the paper's without its convolution's bias: outputs pooled to a grid, a 3 x 3 convolution, ReLU, and
+one linear layer that has a constant among its inputs. The scale of every number is in the shifts, learning rates too.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from adagp.accelerator.rtl.golden import Integers
+from adagp.accelerator.rtl.lowering import Convolution, Numbers
+
+
+@dataclass(frozen=True)
+class Shifts:
+    """Bits that the sums of each product are shifted right by.
+
+    Attributes:
+        forward: A layer's outputs.
+        input_grad: The gradient of its inputs.
+        update: A true gradient, before it is subtracted from the weights.
+        error: A true gradient, before it is subtracted from the predicted one.
+        pool: Sums of outputs, for the predictor.
+        hidden: The predictor's convolution.
+        predicted: A predicted gradient, to be learned from.
+        predicted_update: A predicted gradient, before it is subtracted from the weights.
+        hidden_grad: The gradient of the predictor's hidden values.
+        learn: The gradients of the predictor's weights, before they are subtracted from them.
+    """
+
+    forward: int = 8
+    input_grad: int = 8
+    update: int = 12
+    error: int = 8
+    pool: int = 8
+    hidden: int = 8
+    predicted: int = 8
+    predicted_update: int = 12
+    hidden_grad: int = 8
+    learn: int = 12
+
+
+@dataclass
+class Network:
+    """Layers one after the other with ReLU between them, and the predictor; batches change their weights.
+
+    Attributes:
+        layers: Their sizes.
+        weights: Of each layer, (c_out, c_in, height, width).
+        convolution: The predictor's, (1, 1, 3, 3).
+        last: The predictor's linear layer, (features + 1, longest row).
+        grid: Outputs are pooled to grid x grid; those of one pixel are repeated.
+        one: The constant input of the predictor's linear layer.
+        shifts: The scales.
+    """
+
+    layers: Sequence[Convolution]
+    weights: list[Integers]
+    convolution: Integers
+    last: Integers
+    grid: int = 2
+    one: int = 256
+    shifts: Shifts = field(default_factory=Shifts)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be pooled by whole cells."""
+        for layer in self.layers:
+            if layer.out != (1, 1) and any(size % self.grid for size in layer.out):
+                raise ValueError(
+                    f"grid={self.grid}: does not divide an output of {layer.out[0]}x{layer.out[1]}; choose another grid"
+                )
+
+    @property
+    def features(self) -> int:
+        """Inputs of the predictor's linear layer, the constant not counted."""
+        return self.grid * self.grid
+
+    @property
+    def predictor_convolution(self) -> Convolution:
+        """Over the pooled outputs of a layer, whose filters are its batch."""
+        return Convolution(1, 1, (self.grid, self.grid), (3, 3), padding=1)
+
+    def cells(self, layer: int, batch: int) -> tuple[Integers, int]:
+        """The rows of a layer's forward cell by cell of the grid, and how many make a cell."""
+        high, wide = self.layers[layer].out
+        grid = 1 if (high, wide) == (1, 1) else self.grid
+        rows = np.arange(batch * high * wide).reshape(batch, grid, high // grid, grid, wide // grid)
+        return rows.transpose(1, 3, 0, 2, 4).reshape(-1), rows.size // (grid * grid)
+
+    def repeated(self, pooled: Numbers) -> Numbers:
+        """(cells, filters) to (filters, 1, grid, grid)."""
+        whole = np.broadcast_to(pooled, (self.features, pooled.shape[1])) if len(pooled) == 1 else pooled
+        return whole.T.reshape(-1, 1, self.grid, self.grid)
+
+
+@dataclass
+class Batch:
+    """One batch, as far as it has got. What is kept of each layer has its index.
+
+    Attributes:
+        inputs: Images of each layer; the first is given.
+        outputs: Of the last layer.
+        pooled: Outputs pooled to the grid, (filters, 1, grid, grid).
+        hidden: The predictor's hidden values and the constant, (filters, features + 1).
+        predicted: Rows of the gradient, (filters, row).
+        error: Predicted rows less true ones.
+        grads: Gradients of each layer's outputs, as images; for a BP batch the last is given.
+    """
+
+    inputs: dict[int, Integers]
+    outputs: Integers | None = None
+    pooled: dict[int, Integers] = field(default_factory=dict)
+    hidden: dict[int, Integers] = field(default_factory=dict)
+    predicted: dict[int, Integers] = field(default_factory=dict)
+    error: dict[int, Integers] = field(default_factory=dict)
+    grads: dict[int, Integers] = field(default_factory=dict)
+
+    @property
+    def samples(self) -> int:
+        """In the batch."""
+        return len(self.inputs[0])

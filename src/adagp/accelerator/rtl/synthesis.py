@@ -1,0 +1,126 @@
+"""Resources of a design by yosys: on Xilinx 7-series FPGAs, or in standard cells of an open 0.18 um library.
+
+Memories become block RAMs on an FPGA. In standard cells they are left out, as a chip would take them from a memory
+compiler. Nothing is placed or routed, and no power is estimated.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from amaranth.lib.wiring import Component
+
+from adagp.accelerator.rtl.library import Library
+
+TARGETS = ("xc7", "osu018")
+LIBERTY = Path("/usr/share/qflow/tech/osu018/osu018_stdcells.lib")
+"""Where Debian's package puts the standard cells."""
+
+_XC7 = "synth_xilinx -family xc7 -noiopad -noclkbuf -top {top}"
+_OSU018 = """
+hierarchy -check -top {top}; proc; opt; wreduce; peepopt; opt_clean; alumacc; share; opt; memory -nomap; opt -fast
+techmap; opt -fast; dfflibmap -liberty {liberty}; abc -liberty {liberty}; opt_clean
+"""
+
+
+class ToolError(RuntimeError):
+    """A program that is needed is missing, or failed; the message names it and the remedy."""
+
+
+def synthesise(design: Component, target: str) -> dict[str, int]:
+    """Resources of a design.
+
+    Args:
+        design: The top component.
+        target: `xc7` gives `lut`, `ff`, `dsp`, `ramb36` and `ramb18`; `osu018` gives `cells`, `sequential_cells`,
+            `area_um2` and `combinational_um2`.
+
+    Raises:
+        ValueError: for an unknown target.
+        ToolError: without yosys or the standard cells, or where yosys fails.
+    """
+    if target not in TARGETS:
+        raise ValueError(f"target={target!r}: is unknown; choose one of {', '.join(TARGETS)}")
+    if target == "osu018" and not LIBERTY.is_file():
+        raise ToolError(
+            f"the standard cells are missing ({LIBERTY}): install them, on Debian: apt-get install qflow-tech-osu018"
+        )
+    steps = _XC7 if target == "xc7" else _OSU018
+    script = steps.format(top=design.module_name, liberty=LIBERTY)
+    cells = _cells(run_yosys(Library().rtlil(design), f"{script}\ntee -q -o {{folder}}/stat stat -json", "stat"))
+    return _on_fpga(cells) if target == "xc7" else _in_standard_cells(cells)
+
+
+def run_yosys(rtlil: str, script: str, result: str) -> str:
+    """Run a script on a design; returns a file it wrote into `{folder}`.
+
+    Raises:
+        ToolError: without yosys, or where it fails.
+    """
+    yosys = shutil.which("yosys")
+    if yosys is None:
+        raise ToolError("yosys is missing: install it, on Debian: apt-get install yosys")
+    with tempfile.TemporaryDirectory(prefix="adagp-") as name:
+        folder = Path(name)
+        (folder / "design.il").write_text(rtlil)
+        (folder / "script.ys").write_text(f"read_rtlil {folder}/design.il\n{script.format(folder=folder)}\n")
+        done = subprocess.run(
+            [yosys, "-q", "-s", str(folder / "script.ys")], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+            raise ToolError(f"yosys failed: {lines[-1] if lines else f'exit code {done.returncode}'}")
+        return (folder / result).read_text()
+
+
+def _cells(text: str) -> dict[str, int]:
+    """Cells by type in the whole design. Yosys 0.23 mixes a list of modules into its JSON, which is passed over."""
+    lines = [line for line in text.splitlines() if line.lstrip()[:1] in {*'{}"'}]
+    report = json.loads("\n".join(lines))
+    if "design" in report:
+        return dict(report["design"]["num_cells_by_type"])
+    (module,) = report["modules"].values()
+    return dict(module["num_cells_by_type"])
+
+
+def _on_fpga(cells: Mapping[str, int]) -> dict[str, int]:
+    """Slices have a look-up table for each LUT, inverter, shift register and bit of distributed memory."""
+
+    def count(pattern: str) -> int:
+        return sum(number for cell, number in cells.items() if re.fullmatch(pattern, cell))
+
+    return {
+        "lut": count(r"LUT\d|INV|SRL\w+|RAM\d+\w*"),
+        "ff": count(r"FD\w+"),
+        "dsp": count(r"DSP48E1"),
+        "ramb36": count(r"RAMB36E1"),
+        "ramb18": count(r"RAMB18E1"),
+    }
+
+
+def _in_standard_cells(cells: Mapping[str, int]) -> dict[str, int]:
+    areas = _areas(LIBERTY.read_text())
+    unknown = [cell for cell in cells if cell not in areas and not cell.startswith("$mem")]
+    if unknown:
+        raise ToolError(f"yosys left cells that the library does not have: {', '.join(unknown)}")
+    used = {cell: number for cell, number in cells.items() if cell in areas}
+    sequential = {cell: number for cell, number in used.items() if cell.startswith(("DFF", "LATCH"))}
+    area = round(sum(areas[cell] * number for cell, number in used.items()))
+    return {
+        "cells": sum(used.values()),
+        "sequential_cells": sum(sequential.values()),
+        "area_um2": area,
+        "combinational_um2": area - round(sum(areas[cell] * number for cell, number in sequential.items())),
+    }
+
+
+def _areas(liberty: str) -> dict[str, float]:
+    """Square micrometres of every cell."""
+    found = re.findall(
+        r"^\s*cell\s*\(\s*\"?(\w+)\"?\s*\)\s*\{.*?\barea\s*:\s*([\d.]+)", liberty, re.MULTILINE | re.DOTALL
+    )
+    return {cell: float(area) for cell, area in found}

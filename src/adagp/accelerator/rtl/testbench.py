@@ -1,0 +1,103 @@
+"""Runs programs on the RTL, cycle by cycle, in Amaranth's simulator."""
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from amaranth.sim import Simulator
+
+from adagp.accelerator.rtl.designs import Accelerator
+from adagp.accelerator.rtl.driver import Command, Rows
+from adagp.accelerator.rtl.geometry import Geometry
+
+
+@dataclass
+class Trace:
+    """What a core did.
+
+    Attributes:
+        cycles: Of each command, from the one in which its descriptor is taken over until the next can be.
+        total_cycles: Of all, with those that were spent waiting for the other core.
+    """
+
+    cycles: list[int] = field(default_factory=list)
+    total_cycles: int = 0
+
+
+class Bench:
+    """A design in the simulator, and around it a machine that gives and takes words."""
+
+    def __init__(self, cores: Mapping[str, Geometry], words_every: int = 1) -> None:
+        """Elaborate once; every `run` starts from reset.
+
+        Args:
+            cores: Of the design.
+            words_every: In how many cycles the machine has one row of words to give.
+        """
+        self.geometries = dict(cores)
+        self._words_every = words_every
+        self._design = Accelerator(self.geometries)
+        self._simulator: Simulator | None = None
+        self._programs: Mapping[str, Sequence[Command]] = {}
+        self._traces: dict[str, Trace] = {}
+
+    def run(self, programs: Mapping[str, Sequence[Command]]) -> dict[str, Trace]:
+        """Run a program on each core, all from the same cycle on; a core without one stays idle."""
+        self._programs = programs
+        self._traces = {unit: Trace() for unit in self.geometries}
+        if self._simulator is None:
+            self._simulator = Simulator(self._design)
+            self._simulator.add_clock(1e-6)
+            for unit in self.geometries:
+                self._simulator.add_testbench(self._bench(unit))
+        else:
+            self._simulator.reset()
+        self._simulator.run()
+        return self._traces
+
+    def _bench(self, unit: str) -> Callable[[Any], Coroutine[Any, Any, None]]:
+        async def bench(context: Any) -> None:
+            trace = self._traces[unit]
+            for command in self._programs.get(unit, ()):
+                waited, cycles, rows = await _run(context, _Ports(self._design, unit), command, self._words_every)
+                command.keep(rows)
+                trace.cycles.append(cycles)
+                trace.total_cycles += waited + cycles
+
+        return bench
+
+
+class _Ports:
+    """The ports of one core of an accelerator, without the core's name before theirs."""
+
+    def __init__(self, design: Accelerator, unit: str) -> None:
+        self._design, self._unit = design, unit
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._design, f"{self._unit}_{name}")
+
+
+async def _run(context: Any, ports: _Ports, command: Command, words_every: int) -> tuple[int, int, Rows]:
+    """Cycles until a descriptor is taken over, cycles from then on, and the rows that came out."""
+    context.set(ports.descriptor.as_value(), command.descriptor.encode())
+    context.set(ports.valid, 1)
+    waited, taken = -1, False
+    while not taken:  # as seen at the clock's edge: the other core's testbench may still change it before
+        *_, taken = await context.tick().sample(ports.ready)
+        waited += 1
+    context.set(ports.valid, 0)
+    rows: Rows = []
+    cycles, entering = 1, iter(command.words())
+    row = next(entering, None)
+    while context.get(ports.busy):
+        there = row is not None and cycles % words_every == 0
+        context.set(ports.words_valid, there)
+        if row is not None and there and context.get(ports.words_ready):
+            for signal, word in zip(ports.words, row, strict=False):
+                context.set(signal, word)
+            row = next(entering, None)
+        if context.get(ports.results_valid):
+            rows.append([context.get(signal) for signal in ports.results])
+        await context.tick()
+        cycles += 1
+    return waited, cycles, rows
