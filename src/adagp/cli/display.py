@@ -12,8 +12,9 @@ from adagp.training.observers import BatchEvent, Observer
 class Display(Observer):
     """Progress on stderr: a bar on a terminal, a line per epoch elsewhere."""
 
-    def __init__(self, quiet: bool) -> None:
-        self._console = Console(stderr=True, highlight=False)
+    def __init__(self, quiet: bool, silent: bool = False) -> None:
+        """`quiet` shows nothing but a bar, for output that programs read; `silent` not even that."""
+        self._console = Console(stderr=True, highlight=False, quiet=silent)
         self._live = self._console.is_terminal
         self._quiet = quiet and not self._live
         self._scores: dict[str, str] = {}

@@ -26,6 +26,7 @@ from adagp.training.methods import Planning
 from adagp.training.observers import Several
 from adagp.training.planning import DEFAULT_APPROXIMATION, unused_options
 from adagp.training.runfolder import CHECKPOINT_SECONDS
+from adagp.training.team import join, own_device
 from adagp.training.tensorboard import TensorBoard
 
 
@@ -64,6 +65,7 @@ def train_command(
     - `adagp train --method topk --schedule 2`: an approximation; `adagp schedule show` draws its schedule.
     - `adagp train --preset cifar10-resnet20-tuned --data-root DIR --set predictor=paper`: any recipe field can be set.
     - `adagp train --out runs/mine --resume`: after Ctrl-C or a crash, continues bit for bit.
+    - `torchrun --nproc-per-node 2 -m adagp train --out runs/mine`: two processes share every batch.
     """
     del debug
     given = given_values(
@@ -93,21 +95,24 @@ def train_command(
             "method short-bp gets its length from another method's time: use `adagp compare`, or give --set steps=N"
         )
     path = out or default_folder(f"{recipe.data}-{recipe.model}-{recipe.method}-seed{recipe.seed}", resume)
-    where = chosen_device(device)
+    where = own_device(chosen_device(device))
     again = resume_line("train", path, device, data_root, as_json, tensorboard)
-    with catch_signals() as interrupt, Display(as_json) as display:
+    with join(where) as team, catch_signals() as interrupt, Display(as_json, silent=not team.leads) as display:
         dataset = data.load_any(recipe.data, data_root)
         folder = RunFolder(path)
-        run = Run(recipe, dataset, device=where)
+        run = Run(recipe, dataset, device=where, team=team)
         folder.prepare(run, resume=resume)
         if resume and folder.restore(run):
             display.on_message(f"resuming {run.name} at batch {run.step_index} of {run.total_steps}")
         display.on_message(_schedule_line(run))
-        observer = Several(display, TensorBoard(path / "tensorboard")) if tensorboard else display
+        events = [TensorBoard(path / "tensorboard")] if tensorboard and team.leads else []
+        observer = Several(display, *events)
         try:
             result = train(run, folder, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds)
         except Interrupted as stop:
             raise stopped(stop, again, display) from None
+    if not team.leads:
+        return
     if as_json:
         print_json({"folder": str(path), "recipe": recipe.to_dict(), **result})
         return

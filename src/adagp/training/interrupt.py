@@ -8,6 +8,7 @@ from types import FrameType
 from typing import Any
 
 from adagp.training.errors import Interrupted
+from adagp.training.team import Team
 
 
 class Interrupt:
@@ -22,6 +23,12 @@ class Interrupt:
         """Whether to stop at the next opportunity."""
         return self.signal_number is not None
 
+    def agree(self, team: Team) -> bool:
+        """Whether any rank was asked to stop; then all were."""
+        if team.any(self.requested) and self.signal_number is None:
+            self.signal_number = signal.SIGTERM
+        return self.requested
+
     def check(self) -> None:
         """Stop here if it has been asked.
 
@@ -34,8 +41,9 @@ class Interrupt:
 
 @contextmanager
 def catch_signals() -> Iterator[Interrupt]:
-    """Turn the first Ctrl-C or SIGTERM into a request; a second one stops at once, without saving.
+    """Turn the first Ctrl-C or SIGTERM into a request; a second of the same stops at once, without saving.
 
+    Of the same: torchrun answers Ctrl-C with a SIGTERM to processes that have got the Ctrl-C already.
     Outside of the main thread signals cannot be caught, and the request never comes.
     """
     interrupt = Interrupt()
@@ -52,7 +60,7 @@ def catch_signals() -> Iterator[Interrupt]:
     def remember(number: int, frame: FrameType | None) -> None:
         del frame
         interrupt.signal_number = number
-        restore()
+        signal.signal(number, previous[number])
 
     for number in numbers:
         signal.signal(number, remember)

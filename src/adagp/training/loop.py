@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from adagp import AdaGP, NonFiniteError, schedules
 from adagp.data import AnyDataSet
@@ -24,6 +24,7 @@ from adagp.training.planning import KINDS, batch_kind, build_schedule
 from adagp.training.randomness import RandomState
 from adagp.training.recipe import Recipe
 from adagp.training.tasks import Evaluation, Metric
+from adagp.training.team import Team
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class Run:
         device: torch.device | None = None,
         schedule: Schedule | None = None,
         label: str | None = None,
+        team: Team | None = None,
     ) -> None:
         """Build everything; nothing is trained yet.
 
@@ -95,6 +97,7 @@ class Run:
             device: Where to train (default: the CPU).
             schedule: Replaces the method's own schedule, for calibration.
             label: What people call the run; None: its method and seed.
+            team: The processes that train it together (default: this one alone); each takes its share of every batch.
 
         Raises:
             RecipeError: When the data does not fill one batch, or the recipe's layers cannot be found in the model.
@@ -102,6 +105,8 @@ class Run:
         self.recipe = recipe
         self.name = label or f"{recipe.method} seed {recipe.seed}"
         self.device = device or torch.device("cpu")
+        self.team = team or Team()
+        self.team.check_batch_size(recipe.batch_size)
         self._clock = clock(self.device)
         self.task = tasks.build(recipe, dataset)
         self.steps_per_epoch = self.task.steps_per_epoch
@@ -116,8 +121,9 @@ class Run:
                 self.optimizer = _build_optimizer(recipe, self.model)
                 self.schedule = schedule or build_schedule(recipe, self.model, self.total_steps, self.steps_per_epoch)
                 predicts = "predicted" in self.schedule.sources
+                self._network = self.team.wrap(self.model, method.planning)
                 self.gp = AdaGP(
-                    self.model,
+                    self._network,
                     self.optimizer,
                     self.schedule,
                     predictor=(recipe.predictor or method.predictor or "trusted") if predicts else None,
@@ -182,15 +188,17 @@ class Run:
         epoch, index = divmod(step, self.steps_per_epoch)
 
         def closure() -> Tensor:
-            return self.task.loss(self.model, self._feed.batch(epoch, index), self.device)
+            batch = self.task.share(self._feed.batch(epoch, index), self.team.rank, self.team.count)
+            return self.task.loss(self._network, batch, self.device)
 
         with self._random:
+            self.team.seed_batch(self.recipe.seed, step)
             begin = self._clock()
             with _explained(f"{self.name}, epoch {epoch + 1}, batch {index + 1}"):
                 loss_tensor = self.gp.step(closure)
+                loss = None if loss_tensor is None else self.team.mean(float(loss_tensor))
             seconds = self._clock() - begin
         predictor_seconds = self.gp.predictor_seconds - predictor_before
-        loss = None if loss_tensor is None else float(loss_tensor)
         self._count(phase, seconds, predictor_seconds, loss)
         return BatchEvent(step=step, phase=phase, note=plan.note, loss=loss, seconds=seconds)
 
@@ -234,7 +242,10 @@ class Run:
         return peak_bytes(self.step, self.device)
 
     def evaluate(self) -> Evaluation:
-        """Loss and metrics over the test items; changes nothing in the run."""
+        """Loss and metrics over the test items, found by the team's first; changes nothing in the run."""
+        return self.team.lead(self._evaluate)
+
+    def _evaluate(self) -> Evaluation:
         last = self.step_index >= self.total_steps or self.diverged is not None
         self.model.eval()
         with torch.no_grad(), self._random, _explained(f"{self.name}, evaluation"):
@@ -333,6 +344,11 @@ def _explained(place: str) -> Iterator[None]:
         text = str(error).strip() or type(error).__name__
         short = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in text
         remedy = "; there is not enough memory: lower batch_size or take a smaller model" if short else ""
+        if isinstance(error, distributed.DistError) or "gloo" in text:
+            raise TrainingError(
+                f"{place}: another rank has stopped or hangs, see its own message; what was saved is whole, and "
+                f"--resume goes on from there ({text.splitlines()[0]})"
+            ) from error
         raise TrainingError(f"{place}: {text.splitlines()[0]}{remedy}") from error
 
 

@@ -44,6 +44,9 @@ class RunFolder:
         Raises:
             RunFolderError: When the folder is in use and `resume` is not set, or holds another recipe.
         """
+        run.team.lead(lambda: self._prepare(run, resume=resume))
+
+    def _prepare(self, run: Run, *, resume: bool) -> None:
         if self.holds_run():
             if not resume:
                 raise RunFolderError(
@@ -89,14 +92,18 @@ class RunFolder:
             run.load_state_dict(checkpoint.load(self.checkpoint_path, run.device))
         except CheckpointError as error:
             raise CheckpointError(f"'{self.path}' cannot be resumed: {error}") from error
-        if run.finished:
+        if run.finished and run.team.leads:
             self._write_results(run)
         return True
 
     def save(self, run: Run) -> None:
-        """Save where `run` is, the checkpoint first: the other files can be made from it again."""
-        checkpoint.save(self.checkpoint_path, run.state_dict())
-        self._write_results(run)
+        """Save where `run` is, the checkpoint first: the other files can be made from it again.
+
+        All ranks of a team are at the same place with the same weights, so the first one's are enough.
+        """
+        if run.team.leads:
+            checkpoint.save(self.checkpoint_path, run.state_dict())
+            self._write_results(run)
 
     def _write_results(self, run: Run) -> None:
         metrics = [dataclasses.asdict(record) for record in run.records]
@@ -127,13 +134,14 @@ def train_epoch(
     saved = time.monotonic()
     while not run.epoch_complete:
         observer.on_batch(run, run.step())
-        if interrupt.requested or time.monotonic() - saved >= checkpoint_seconds:
+        if interrupt.agree(run.team) or time.monotonic() - saved >= checkpoint_seconds:
             folder.save(run)
             interrupt.check()
             saved = time.monotonic()
     record = run.finish_epoch()
     folder.save(run)
     observer.on_epoch(run, record)
+    interrupt.agree(run.team)
     interrupt.check()
 
 
@@ -173,6 +181,8 @@ def summarise(run: Run) -> dict[str, Any]:
         "median_ms": run.median_ms(),
         "diverged": run.diverged,
         "counts": last.counts,
+        "ranks": run.team.count,
+        "bytes_per_batch": run.gp.bytes_per_batch(),
         "quality": last.quality,
         "reasons": [reason for record in run.records for reason in record.reasons],
     }

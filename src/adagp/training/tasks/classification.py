@@ -84,6 +84,10 @@ class Classification:
         """Images and labels."""
         return self._train.epoch(epoch, start)
 
+    def share(self, batch: Batch, rank: int, count: int) -> Batch:
+        """Every `count`-th image."""
+        return batch[0][rank::count], batch[1][rank::count]
+
     def loss(self, model: nn.Module, batch: Batch, device: torch.device) -> Tensor:
         """Cross-entropy, with that of an auxiliary head where the network has one."""
         images, labels = self._move(batch, device)

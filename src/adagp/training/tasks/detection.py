@@ -68,6 +68,12 @@ class ObjectDetection:
         """Images and boxes."""
         return self._train.epoch(epoch, start)
 
+    def share(self, batch: DetectionBatch, rank: int, count: int) -> DetectionBatch:
+        """Every `count`-th image with its boxes."""
+        own = batch.owners % count == rank
+        boxes, labels, difficult = (part[own] for part in (batch.boxes, batch.labels, batch.difficult))
+        return DetectionBatch(batch.images[rank::count], boxes, labels, difficult, batch.owners[own] // count)
+
     def loss(self, model: nn.Module, batch: DetectionBatch, device: torch.device) -> Tensor:
         """Of boxes, objectness and classes."""
         return yolo.loss(model(self._images(batch, device)), self._targets(batch, device))

@@ -71,6 +71,9 @@ class Task(Protocol):
     def epoch(self, epoch: int, start: int) -> Iterator[Any]:
         """The training batches of an epoch from `start` on, the same as those of the whole epoch."""
 
+    def share(self, batch: Any, rank: int, count: int) -> Any:
+        """The part of a training batch that is one rank's of `count`; all of it where there is only one."""
+
     def loss(self, model: nn.Module, batch: Any, device: torch.device) -> Tensor:
         """The loss of a training batch, which is moved to `device`; runs inside the engine's closure."""
 

@@ -86,6 +86,10 @@ class TextTranslation:
         """Token numbers of sources and targets."""
         return self._train.epoch(epoch, start)
 
+    def share(self, batch: Batch, rank: int, count: int) -> Batch:
+        """Every `count`-th pair."""
+        return batch[0][rank::count], batch[1][rank::count]
+
     def loss(self, model: nn.Module, batch: Batch, device: torch.device) -> Tensor:
         """Mean cross-entropy of each next token, given those before it."""
         logits, wanted = _next_tokens(model, batch, device)
