@@ -65,3 +65,12 @@ def test_sizes_below_one_are_refused_by_name(argument: str) -> None:
 def test_a_name_and_form_is_registered_once() -> None:
     with pytest.raises(ValueError, match="'cnn' exists already in the form 'cifar'"):
         models.register("cnn")(models.cnn.SmallCNN)
+
+
+def test_networks_are_told_apart_by_their_task() -> None:
+    assert models.names("translation") == ["transformer"]
+    assert models.names("detection") == ["yolo_v3"]
+    assert set(models.names("classification")) == set(models.names()) - {"transformer", "yolo_v3"}
+    assert models.task("vgg13") == "classification"
+    with pytest.raises(ValueError, match="no model is called 'vgg'"):
+        models.task("vgg")

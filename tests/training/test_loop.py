@@ -283,3 +283,20 @@ def test_lr_decays_over_the_run_whatever_its_length(schedule: str) -> None:
     assert lr.factor(schedule, 0.999) <= 0.0101
     values = [lr.factor(schedule, progress / 50) for progress in range(50)]
     assert values == sorted(values, reverse=True)
+
+
+def test_the_rate_rises_before_its_schedule_begins() -> None:
+    rising = [lr.factor("cosine", step / 100, 0.2) for step in range(20)]
+    assert rising == pytest.approx([step / 20 for step in range(20)])
+    # What is left of the run has the whole schedule.
+    for progress in (0.2, 0.6, 0.99):
+        assert lr.factor("cosine", progress, 0.2) == pytest.approx(lr.factor("cosine", (progress - 0.2) / 0.8))
+
+
+def test_a_run_follows_its_warm_up(recipe: Recipe, digits: DataSet) -> None:
+    run = Run(recipe.replace(method="bp", lr_warmup=0.5, lr_schedule="constant"), digits)
+    rates = []
+    while not run.epoch_complete:
+        run.step()
+        rates.append(run.optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([0.02 * step / 15 for step in range(15)])
