@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer import Context
 from typer.core import TyperGroup, TyperOption
 from typer.main import get_command
 from typer.testing import CliRunner, Result
@@ -267,7 +268,7 @@ def test_help_teaches(command: str) -> None:
     shown = " ".join(re.sub(r"[│╭╮╰╯─]", " ", result.output).split())
     group = get_command(app)
     assert isinstance(group, TyperGroup)
-    for parameter in group.commands[command].params:
+    for parameter in group.get_command(Context(group), command).params:
         assert isinstance(parameter, TyperOption)
         assert parameter.opts[0] in shown
         assert parameter.help

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from typer import Context
 from typer.core import TyperGroup, TyperOption
 from typer.main import get_command
 from typer.testing import CliRunner, Result
@@ -161,7 +162,7 @@ def test_help_teaches() -> None:
         assert f"{name}: {about}" in shown
     group = get_command(app)
     assert isinstance(group, TyperGroup)
-    inner = group.commands["schedule"]
+    inner = group.get_command(Context(group), "schedule")
     assert isinstance(inner, TyperGroup)
     for parameter in inner.commands["show"].params:
         assert isinstance(parameter, TyperOption)

@@ -10,7 +10,7 @@ from adagp.accelerator.pipeline import SCHEMES, Pipeline, costs, simulate
 from adagp.report.pipeline_grid import letter, number, pipeline_grid, pipeline_svg
 from adagp.report.pipeline_page import pipeline_page
 from adagp.report.pipeline_trace import STEP_MICROSECONDS, chrome_trace
-from adagp.report.tables import Table
+from adagp.report.table import Table
 
 BP, GP = Phase.BP, Phase.GP
 SVG = "{http://www.w3.org/2000/svg}"

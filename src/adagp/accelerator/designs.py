@@ -12,7 +12,7 @@ before it is done. The designs are composed of the same parts:
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 
@@ -80,45 +80,61 @@ def batch_steps(design: Design, layers: Sequence[Parts], duties: Sequence[Duty],
     return forward + backward
 
 
-def batch_words(design: Design, layers: Sequence[Parts], duties: Sequence[Duty]) -> tuple[int, int]:
-    """Words of one batch on a design: between chip and DRAM, and between buffer and arrays."""
-    dram = 0
-    for layer, duty in zip(layers, duties, strict=True):
-        dram += forward_words(layer, duty) + backward_words(layer, duty) + prediction_words(layer, duty)
-        if design is Design.LOW:
-            dram += reload_words(layer, duty, FORWARD) + reload_words(layer, duty, BACKWARD)
-    return dram, sum(buffer_words(layer, duty) for layer, duty in zip(layers, duties, strict=True))
+@dataclass(frozen=True)
+class Words:
+    """Words of a layer in one batch, its predictor's included.
+
+    Attributes:
+        layer: Its name.
+        dram: Between chip and DRAM.
+        buffer: Between buffer and arrays.
+    """
+
+    layer: str
+    dram: int
+    buffer: int
+
+
+def batch_words(design: Design, layers: Sequence[Parts], duties: Sequence[Duty]) -> list[Words]:
+    """What every layer moves in one batch on a design."""
+    return [_words(design, layer, duty) for layer, duty in zip(layers, duties, strict=True)]
+
+
+def _words(design: Design, layer: Parts, duty: Duty) -> Words:
+    dram = forward_words(layer, duty) + backward_words(layer, duty) + prediction_words(layer, duty)
+    if design is Design.LOW:
+        dram += reload_words(layer, duty, FORWARD) + reload_words(layer, duty, BACKWARD)
+    return Words(layer.name, dram, buffer_words(layer, duty))
 
 
 def _alone(task: _Task, stage: str, machine: Machine) -> Step:
     """The layer without a predictor."""
-    layer, duty = task
-    cycles = (forward_cycles if stage == FORWARD else backward_cycles)(layer, duty, machine)
-    return Step(layer.name, stage, cycles, cycles)
+    cycles = _layer_cycles(task, stage, machine)
+    return Step(task[0].name, stage, cycles, cycles)
 
 
 def _after(task: _Task, stage: str, machine: Machine) -> Step:
     """The layer, then the predictor on the same array."""
-    return _followed(_alone(task, stage, machine), task)
+    return _followed(task[0].name, stage, _layer_cycles(task, stage, machine), task)
 
 
 def _reloaded(task: _Task, stage: str, machine: Machine) -> Step:
     """The layer, then the predictor's weights, then the predictor on the same array."""
-    after = _after(task, stage, machine)
     load = machine.transfer_cycles(reload_words(*task, stage))
-    return replace(after, cycles=after.cycles + load, load_cycles=load)
+    return _followed(task[0].name, stage, _layer_cycles(task, stage, machine), task, load)
 
 
 def _beside(task: _Task, stage: str, machine: Machine) -> Step:
     """The layer and the predictor for it at the same time."""
-    return _accompanied(_alone(task, stage, machine), task)
+    return _accompanied(task[0].name, stage, _layer_cycles(task, stage, machine), task)
 
 
 def _overlapped(tasks: Sequence[_Task], machine: Machine) -> list[Step]:
     """The forward of MAX: the predictor for a layer runs beside the next one, for the last layer alone."""
     steps = [_alone(tasks[0], FORWARD, machine)]
-    steps += [_accompanied(_alone(task, FORWARD, machine), before) for before, task in pairwise(tasks)]
-    tail = _accompanied(Step("", FORWARD, 0, 0), tasks[-1])
+    for before, task in pairwise(tasks):
+        steps.append(_accompanied(task[0].name, FORWARD, _layer_cycles(task, FORWARD, machine), before))
+    tail = _accompanied("", FORWARD, 0, tasks[-1])
     return [*steps, tail] if tail.cycles else steps
 
 
@@ -130,6 +146,10 @@ _BUILDERS: Mapping[Design, _Builder] = {
 }
 
 
+def _layer_cycles(task: _Task, stage: str, machine: Machine) -> int:
+    return (forward_cycles if stage == FORWARD else backward_cycles)(*task, machine)
+
+
 def _predictor_cycles(task: _Task, stage: str, second: bool) -> int:
     layer, duty = task
     cost = layer.second_predictor if second else layer.predictor
@@ -138,18 +158,17 @@ def _predictor_cycles(task: _Task, stage: str, second: bool) -> int:
     return cost.learn_cycles if duty.learn else 0
 
 
-def _followed(step: Step, task: _Task) -> Step:
-    """A step and then the predictor for a task, on the same array."""
-    cycles = _predictor_cycles(task, step.stage, second=False)
-    if not cycles:
-        return step
-    return replace(step, cycles=step.cycles + cycles, predictor_layer=task[0].name, predictor_cycles=cycles)
+def _followed(layer: str, stage: str, layer_cycles: int, task: _Task, load_cycles: int = 0) -> Step:
+    """A layer of so many cycles, and then the predictor for a task on the same array."""
+    predictor = _predictor_cycles(task, stage, second=False)
+    whose = task[0].name if predictor else ""
+    return Step(layer, stage, layer_cycles + load_cycles + predictor, layer_cycles, whose, predictor, load_cycles)
 
 
-def _accompanied(step: Step, task: _Task) -> Step:
-    """A step and the predictor for a task, on whichever array is done sooner."""
-    cycles = _predictor_cycles(task, step.stage, second=True)
-    together, followed = max(step.cycles, cycles), _followed(step, task)
-    if not cycles or followed.cycles < together:
+def _accompanied(layer: str, stage: str, layer_cycles: int, task: _Task) -> Step:
+    """A layer of so many cycles and the predictor for a task, on whichever array is done sooner."""
+    predictor = _predictor_cycles(task, stage, second=True)
+    followed, together = _followed(layer, stage, layer_cycles, task), max(layer_cycles, predictor)
+    if not predictor or followed.cycles < together:
         return followed
-    return replace(step, cycles=together, predictor_layer=task[0].name, predictor_cycles=cycles, beside=True)
+    return Step(layer, stage, together, layer_cycles, task[0].name, predictor, beside=True)

@@ -42,15 +42,15 @@ DATA_SHAPES: Mapping[str, DataShape] = {
     "cifar100": DataShape("cifar", 50_000, {"num_classes": 100}),
     "imagenet": DataShape("imagenet", 1_281_167, {"num_classes": 1000}),
     "multi30k": DataShape("multi30k", 29_000, {}),
-    "voc": DataShape("voc", 16_551, {"num_classes": 20}),
+    "voc2007": DataShape("voc", 5_011, {"num_classes": 20}),
 }
-"""Multi30k: sentence pairs, padded to the 16 words of the zoo's example; VOC: the images of 2007 and 2012."""
+"""Multi30k: sentence pairs, padded to the 16 words of the zoo's example; VOC 2007: training and validation images."""
 IMAGE_SETS = ("cifar10", "cifar100", "imagenet")
 """Those of the paper's figures 17 to 19."""
 PAIRS = (
     *((model, data) for data in IMAGE_SETS for model in CNNS),
     ("transformer", "multi30k"),
-    ("yolo_v3", "voc"),
+    ("yolo_v3", "voc2007"),
 )
 """What is frozen: model and data set."""
 

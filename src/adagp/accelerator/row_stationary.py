@@ -29,6 +29,9 @@ DRAM_COST, BUFFER_COST, ARRAY_COST, REGISTER_COST = 200, 6, 2, 1
 
 Integers = NDArray[np.int64]
 Reals = NDArray[np.float64]
+Booleans = NDArray[np.bool_]
+_EQUAL = 1 + 1e-12
+"""Energies are sums of rounded fractions: so near each other they are equal."""
 
 
 @dataclass(frozen=True)
@@ -154,17 +157,33 @@ def _divisors(value: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(value // d for d in small)}))
 
 
+_OUTER, _BUFFERED, _INNER, _REGISTERED, _LARGER = range(5)
+
+
 @cache
 def _cuts(loops: int) -> Integers:
-    """Every (outer, buffered, registered) with this product, as three rows."""
-    cuts = [(a, b, loops // a // b) for a in _divisors(loops) for b in _divisors(loops // a)]
-    return np.array(cuts, dtype=np.int64).T
+    """Every way to cut a loop into an outer, a buffered and a registered one, as columns.
+
+    Rows: rounds that fetch from DRAM; rounds that fetch from the buffer; which divisor of the loop is buffered times
+    registered; which is registered; which is the next larger that could be, one too many where there is none.
+    """
+    places = {divisor: place for place, divisor in enumerate(_divisors(loops))}
+    columns = []
+    for inner in places:
+        held = _divisors(inner)
+        larger = (*(places[divisor] for divisor in held[1:]), len(places))
+        for divisor, next_place in zip(held, larger, strict=True):
+            columns.append((loops // inner, inner // divisor, places[inner], places[divisor], next_place))
+    return np.array(columns, dtype=np.int64).T
 
 
 # Filters, inputs and outputs, in this order, are reused by one loop each and belong to the two others. The loops are
 # input channels 0, output channels 1 and samples 2.
-_REUSED_BY = (2, 1, 0)
+_REUSED_BY = [2, 1, 0]
 _BELONGS_TO = ((0, 1), (0, 2), (1, 2))
+_FIRST, _SECOND = ([pair[place] for pair in _BELONGS_TO] for place in range(2))
+# (innermost loop, tensor): whether the loop reuses the tensor, which is then fetched once.
+_REUSES = np.array([[reuse == loop for reuse in _REUSED_BY] for loop in range(3)])[:, :, None]
 
 
 @cache
@@ -187,85 +206,135 @@ def map_planes(planes: Planes, rows: int, columns: int, buffer_words: int, regis
         if sum(sizes) > buffer_words or sum(row_words) > register_words:
             continue
         cycles = pass_cycles * loops[0] * loops[1] * loops[2]
-        cuts = _feasible(loops, sizes, row_words, buffer_words, register_words)
-        cost, dram, buffer, array = _cheapest(cuts, totals)
-        found.append((cost, cycles, MappedPlanes(cycles, round(dram), round(buffer), round(array))))
+        limit = min((cost for cost, _, _ in found), default=math.inf) * _EQUAL
+        best = _cheapest_cut(loops, sizes, row_words, buffer_words, register_words, totals, limit)
+        if best is not None:
+            cost, dram, buffer, array = best
+            found.append((cost, cycles, MappedPlanes(cycles, round(dram), round(buffer), round(array))))
     if not found:
         return None
     least = min(cost for cost, _, _ in found)
-    equals = [entry for entry in found if entry[0] <= least * (1 + 1e-12)]  # costs are sums of rounded fractions
+    equals = [entry for entry in found if entry[0] <= least * _EQUAL]
     return min(equals, key=lambda entry: entry[1])[2]
 
 
-def _feasible(
+def _cheapest_cut(
     loops: tuple[int, int, int],
     plane_words: tuple[int, int, int],
     row_words: tuple[int, int, int],
     buffer_words: int,
     register_words: int,
-) -> tuple[Integers, ...]:
-    """Cuts of the three loops that fit the buffer and the registers: for each loop (3, cuts)."""
-    each = [_cuts(count) for count in loops]
-    held = [cut[2] for cut in each]
-    inner = np.meshgrid(*(np.arange(len(part)) for part in held), indexing="ij")
-    registered = [part[index] for part, index in zip(held, inner, strict=True)]
-    buffered = [(cut[1] * cut[2])[index] for cut, index in zip(each, inner, strict=True)]
-    fits = _held_words(registered, row_words) <= register_words
-    fits &= _held_words(buffered, plane_words) <= buffer_words
-    return tuple(cut[:, index[fits]] for cut, index in zip(each, inner, strict=True))
+    totals: _Totals,
+    limit: float,
+) -> tuple[float, float, float, float] | None:
+    """Energy of the best cut and the words it moves; None where none can be as cheap as `limit`.
+
+    DRAM words follow from the outer loops alone and are most of the energy. So the outer loops of fewest DRAM words are
+    tried first, and then only those that could be cheaper even if all else were moved but once.
+    """
+    divisors = [np.array(_divisors(count), dtype=np.int64) for count in loops]
+    fits = _held_words(divisors, plane_words) <= buffer_words
+    inner = np.nonzero(fits)
+    outers = np.array([count // divisor[place] for count, divisor, place in zip(loops, divisors, inner, strict=True)])
+    dram = _weighted(_dram_fetches(outers), totals.dram).min(axis=0)
+    bound = DRAM_COST * dram + BUFFER_COST * sum(totals.buffer) + ARRAY_COST * sum(totals.array)
+    least = bound.min()
+    if least > limit:
+        return None
+    registers = np.zeros([len(divisor) + 1 for divisor in divisors], dtype=bool)  # one divisor too many never fits
+    registers[:-1, :-1, :-1] = _held_words(divisors, row_words) <= register_words
+    first = _cheapest(_cuts_within(loops, _marked(fits, inner, bound == least), registers), totals)
+    promising = bound <= first[0] * _EQUAL
+    if promising.sum() == (bound == least).sum():
+        return first
+    return _cheapest(_cuts_within(loops, _marked(fits, inner, promising), registers), totals)
+
+
+def _marked(fits: Booleans, places: tuple[NDArray[np.intp], ...], chosen: Booleans) -> Booleans:
+    """A table in which only the chosen places are marked."""
+    marked = np.zeros_like(fits)
+    marked[tuple(place[chosen] for place in places)] = True
+    return marked
+
+
+def _cuts_within(loops: tuple[int, int, int], buffers: Booleans, registers: Booleans) -> tuple[Integers, ...]:
+    """Cuts whose inner loops are marked in `buffers` and whose registered ones fit: columns of `_cuts` for each loop.
+
+    A cut that could hold more in the registers is left out: with the same outer loops it never moves less.
+    """
+    each = []
+    for loop, count in enumerate(loops):
+        cut = _cuts(count)
+        buffered, registered = _somewhere(buffers, loop), _somewhere(registers, loop)
+        each.append(cut[:, buffered[cut[_INNER]] & registered[cut[_REGISTERED]]])
+    fits = buffers[tuple(_along([cut[_INNER] for cut in each]))]
+    fits &= registers[tuple(_along([cut[_REGISTERED] for cut in each]))]
+    chosen = [cut[:, place] for cut, place in zip(each, np.nonzero(fits), strict=True)]
+    full = np.ones(chosen[0].shape[1], dtype=bool)
+    for loop in range(3):
+        full &= ~registers[tuple(cut[_LARGER if loop == other else _REGISTERED] for other, cut in enumerate(chosen))]
+    return tuple(cut[:, full] for cut in chosen)
+
+
+def _somewhere(marked: Booleans, loop: int) -> Booleans:
+    """Which counts of a loop are marked with any of the others."""
+    found: Booleans = np.logical_or.reduce(marked, axis=tuple(other for other in range(3) if other != loop))
+    return found
+
+
+def _along(counts: list[Integers]) -> list[Integers]:
+    """Each loop's counts along its own axis of a table of all combinations."""
+    return [count.reshape([-1 if axis == loop else 1 for axis in range(3)]) for loop, count in enumerate(counts)]
 
 
 def _held_words(counts: list[Integers], unit_words: tuple[int, int, int]) -> Integers:
-    """Words that filters, inputs and outputs take, if so many of each loop are held."""
-    words = np.zeros_like(counts[0])
-    for unit, (a, b) in zip(unit_words, _BELONGS_TO, strict=True):
-        words += unit * counts[a] * counts[b]
+    """Words that filters, inputs and outputs take, for all combinations of so many of each loop."""
+    along = _along(counts)
+    a, b, c = (unit * along[x] * along[y] for unit, (x, y) in zip(unit_words, _BELONGS_TO, strict=True))
+    words: Integers = a + b + c
     return words
 
 
 def _cheapest(cuts: tuple[Integers, ...], totals: _Totals) -> tuple[float, float, float, float]:
-    """Energy of the best order of the loops of the best cut, and the words it moves."""
-    best: tuple[float, float, float, float] | None = None
-    for innermost_outer in range(3):
-        fetches = [_outer_fetches(cuts, tensor, innermost_outer) for tensor in range(3)]
-        dram = _weighted(fetches, totals.dram)
-        for innermost_buffered in range(3):
-            refills = [_buffer_fetches(cuts, tensor, innermost_buffered, fetches[tensor]) for tensor in range(3)]
-            buffer, array = _weighted(refills, totals.buffer), _weighted(refills, totals.array)
-            cost = DRAM_COST * dram + BUFFER_COST * buffer + ARRAY_COST * array
-            place = int(cost.argmin())
-            if best is None or cost[place] < best[0]:
-                best = (float(cost[place]), float(dram[place]), float(buffer[place]), float(array[place]))
-    assert best is not None
-    return best
+    """Energy of the best order of the loops of the best cut, and the words it moves.
+
+    All orders at once, as tables of (innermost outer loop, innermost buffered loop, tensor, cut).
+    """
+    outers, buffered = np.array([cut[_OUTER] for cut in cuts]), np.array([cut[_BUFFERED] for cut in cuts])
+    fetches = _dram_fetches(outers)
+    rounds = _with_partial_sums(outers[_REUSED_BY] * np.where(_REUSES, 1, buffered[_REUSED_BY]))
+    several = buffered > 1
+    # Where the registers hold all that is buffered, the buffer is read as often as DRAM.
+    refills = np.where(several[_FIRST] | several[_SECOND], rounds, fetches[:, None])
+    dram, buffer, array = (
+        _weighted(*moved) for moved in ((fetches, totals.dram), (refills, totals.buffer), (refills, totals.array))
+    )
+    cost = DRAM_COST * dram[:, None] + BUFFER_COST * buffer + ARRAY_COST * array
+    order, within, cut = (int(place) for place in np.unravel_index(cost.argmin(), cost.shape))
+    best = cost[order, within, cut], dram[order, cut], buffer[order, within, cut], array[order, within, cut]
+    return float(best[0]), float(best[1]), float(best[2]), float(best[3])
 
 
-def _outer_fetches(cuts: tuple[Integers, ...], tensor: int, innermost: int) -> Integers:
-    """How often a tensor is fetched from DRAM: once, and again in each round of an outer loop that does not hold it."""
-    reuse, (a, b) = _REUSED_BY[tensor], _BELONGS_TO[tensor]
-    if reuse == innermost:
-        return np.ones_like(cuts[0][0])
-    moves = (cuts[a][0] > 1) | (cuts[b][0] > 1)
-    return _with_partial_sums(tensor, np.where(moves, cuts[reuse][0], 1))
+def _dram_fetches(outers: Integers) -> Integers:
+    """How often each tensor is fetched from DRAM: once, and again in each round of an outer loop that does not hold it.
+
+    (loop, cut) to (innermost loop, tensor, cut).
+    """
+    several = outers > 1
+    again = np.where(several[_FIRST] | several[_SECOND], outers[_REUSED_BY], 1)
+    return np.where(_REUSES, 1, _with_partial_sums(again[None]))
 
 
-def _buffer_fetches(cuts: tuple[Integers, ...], tensor: int, innermost: int, outer: Integers) -> Integers:
-    """How often a tensor is fetched from the buffer: as from DRAM, where the registers hold all that is buffered."""
-    reuse, (a, b) = _REUSED_BY[tensor], _BELONGS_TO[tensor]
-    rounds = cuts[reuse][0] if reuse == innermost else cuts[reuse][0] * cuts[reuse][1]
-    moves = (cuts[a][1] > 1) | (cuts[b][1] > 1)
-    return np.where(moves, _with_partial_sums(tensor, rounds), outer)
+def _with_partial_sums(rounds: Integers) -> Integers:
+    """Outputs, the last of (..., tensor, cut), are written in every round, and read back in all but the first."""
+    rounds[..., 2, :] = 2 * rounds[..., 2, :] - 1
+    return rounds
 
 
-def _with_partial_sums(tensor: int, rounds: Integers) -> Integers:
-    """Outputs are written in every round, and read back in all but the first."""
-    return 2 * rounds - 1 if tensor == 2 else rounds
-
-
-def _weighted(fetches: list[Integers], words: tuple[float, float, float]) -> Reals:
-    total = np.zeros(fetches[0].shape)
-    for count, unit in zip(fetches, words, strict=True):
-        total += unit * count
+def _weighted(fetches: Integers, words: tuple[float, float, float]) -> Reals:
+    """Words of (..., tensor, cut)."""
+    filters, inputs, outputs = words
+    total: Reals = filters * fetches[..., 0, :] + inputs * fetches[..., 1, :] + outputs * fetches[..., 2, :]
     return total
 
 

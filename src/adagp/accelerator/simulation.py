@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
-from adagp.accelerator.designs import Design, Step, batch_steps, batch_words
-from adagp.accelerator.duties import batch_duties
+from adagp.accelerator.designs import Design, Step, Words, batch_steps, batch_words
+from adagp.accelerator.duties import Duty, batch_duties
 from adagp.accelerator.energy import CostTable
 from adagp.accelerator.machine import Machine
 from adagp.accelerator.parts import Parts, network_parts
 from adagp.accelerator.workload import Work
-from adagp.schedules import Phase, Plan, always_backprop, ladder
+from adagp.schedules import Ladder, Phase, Plan, always_backprop, ladder
 from adagp.schedules.plan import Schedule
 
 EPOCH_STEPS = 60
@@ -24,20 +25,28 @@ class Batch:
         phase: Of the batch.
         count: Of such batches.
         steps: What runs after what.
-        dram_words: Of one such batch.
-        buffer_words: Of one such batch.
+        words: What every layer moves.
     """
 
     phase: Phase
     count: int
     steps: tuple[Step, ...]
-    dram_words: int
-    buffer_words: int
+    words: tuple[Words, ...]
 
     @property
     def cycles(self) -> int:
         """Of one such batch."""
         return sum(step.cycles for step in self.steps)
+
+    @property
+    def dram_words(self) -> int:
+        """Of one such batch."""
+        return sum(layer.dram for layer in self.words)
+
+    @property
+    def buffer_words(self) -> int:
+        """Of one such batch."""
+        return sum(layer.buffer for layer in self.words)
 
 
 @dataclass(frozen=True)
@@ -76,29 +85,50 @@ class Run:
         """Of all memory accesses, in the table's unit."""
         return self.dram_words * table.dram + self.buffer_words * table.buffer
 
-    def layer_cycles(self, phase: Phase) -> dict[str, int]:
-        """Cycles of every layer in all batches of a phase; the predictor's count with the layer they are for.
+    def layer_cycles(self, *phases: Phase) -> dict[str, int]:
+        """Cycles of every layer in all batches of these phases, by default of all.
 
-        What overlaps counts with the layer that is computed.
+        The predictor's count with the layer it is for; under MAX only those in which nothing else runs.
         """
         found: dict[str, int] = {}
         for batch in self.batches:
-            if batch.phase is phase:
+            if batch.phase in (phases or Phase):
                 for step in batch.steps:
-                    name = step.layer or step.predictor_layer
-                    found[name] = found.get(name, 0) + batch.count * step.cycles
+                    for name, cycles in (
+                        (step.layer, step.layer_cycles),
+                        (step.predictor_layer, step.cycles - step.layer_cycles),
+                    ):
+                        if cycles:
+                            found[name] = found.get(name, 0) + batch.count * cycles
+        return found
+
+    def layer_energy(self, table: CostTable) -> dict[str, float]:
+        """Energy of every layer's memory accesses in all batches, its predictor's included."""
+        found: dict[str, float] = {}
+        for batch in self.batches:
+            for words in batch.words:
+                energy = words.dram * table.dram + words.buffer * table.buffer
+                found[words.layer] = found.get(words.layer, 0.0) + batch.count * energy
         return found
 
 
 def plans(schedule: Callable[[int], Plan], steps: int) -> list[tuple[Plan, int]]:
     """The different plans of the first steps of a schedule, each with how often it comes; notes do not count."""
+    # A ladder never changes, and the same one is asked for network after network.
+    return list(_ladder_plans(schedule, steps) if isinstance(schedule, Ladder) else _counted(schedule, steps))
+
+
+def _counted(schedule: Callable[[int], Plan], steps: int) -> tuple[tuple[Plan, int], ...]:
     found: dict[tuple[Phase, str, tuple[tuple[str, str], ...]], tuple[Plan, int]] = {}
     for step in range(steps):
         plan = schedule(step)
         key = plan.phase, plan.default, tuple(sorted(plan.overrides.items()))
         first, count = found.get(key, (plan, 0))
         found[key] = first, count + 1
-    return list(found.values())
+    return tuple(found.values())
+
+
+_ladder_plans = cache(_counted)
 
 
 def paper_schedule(epochs: int) -> tuple[Schedule, int]:
@@ -153,8 +183,11 @@ def _run(
     machine: Machine,
 ) -> Run:
     batches = []
+    known: dict[tuple[Duty, ...], tuple[tuple[Step, ...], tuple[Words, ...]]] = {}
     for plan, count in counted:
-        asked = batch_duties(works, plan, learning)
-        steps = tuple(batch_steps(design, layers, asked, machine))
-        batches.append(Batch(plan.phase, count, steps, *batch_words(design, layers, asked)))
+        asked = tuple(batch_duties(works, plan, learning))
+        if asked not in known:  # a warm-up batch asks for what a BP batch does
+            steps = tuple(batch_steps(design, layers, asked, machine))
+            known[asked] = steps, tuple(batch_words(design, layers, asked))
+        batches.append(Batch(plan.phase, count, *known[asked]))
     return Run(design, tuple(batches))

@@ -4,7 +4,7 @@ import functools
 import json
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import typer
@@ -15,13 +15,14 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from adagp import data
 from adagp.report import Table
-from adagp.training import RecipeError, TrainingError
-from adagp.training.files import strict
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class InputError(ValueError):
+    """An option cannot be used as given; the message names it and the remedy."""
 
 
 def command(function: Callable[P, R]) -> Callable[P, R]:
@@ -34,25 +35,30 @@ def command(function: Callable[P, R]) -> Callable[P, R]:
         logging.getLogger("adagp").setLevel(logging.DEBUG if debug else logging.WARNING)
         try:
             return function(*args, **kwargs)
-        except RecipeError as error:
-            _fail(error, 2, debug)
-        except (TrainingError, data.MissingDataError, data.CorruptDataError, OSError) as error:
-            _fail(error, 1, debug)
-        raise AssertionError("unreachable")
+        except Exception as error:
+            code = _exit_code(error)
+            if code is None or debug:
+                raise
+            print(f"adagp: error: {_message(error)}", file=sys.stderr)
+            raise typer.Exit(code) from None
 
     return wrapped
 
 
-def _fail(error: Exception, code: int, debug: bool) -> None:
-    if debug:
-        raise error
-    text = (
-        str(error)
-        if isinstance(error, TrainingError) or not isinstance(error, OSError) or not error.strerror
-        else (f"{error.filename}: {error.strerror}")
-    )
-    print(f"adagp: error: {text}", file=sys.stderr)
-    raise typer.Exit(code)
+def _exit_code(error: Exception) -> int | None:
+    """None for an error that nobody foresaw. Kinds that need torch are imported once there is an error to compare."""
+    if isinstance(error, InputError):
+        return 2
+    from adagp.data import CorruptDataError, MissingDataError
+    from adagp.training import RecipeError, TrainingError
+
+    if isinstance(error, RecipeError):
+        return 2
+    return 1 if isinstance(error, TrainingError | MissingDataError | CorruptDataError | OSError) else None
+
+
+def _message(error: Exception) -> str:
+    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.strerror else str(error)
 
 
 def print_table(table: Table) -> None:
@@ -69,6 +75,26 @@ def print_table(table: Table) -> None:
         console.print(Padding(Text(note, style="dim"), (0, 0, 0, 2)))
 
 
+def print_tables(tables: Sequence[Table], facts: dict[str, Any], as_json: bool) -> None:
+    """Tables for people, or the same tables and some facts for programs."""
+    if as_json:
+        print_json({"tables": [table.plain() for table in tables], **facts})
+        return
+    for table in tables:
+        print_table(table)
+
+
 def print_json(value: dict[str, Any]) -> None:
     """One object on one line, so that programs need no other output format."""
-    print(json.dumps(strict(value), allow_nan=False))
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except ValueError:  # a figure that is no number, for which JSON has no word
+        from adagp.training.files import strict
+
+        text = json.dumps(strict(value), allow_nan=False)
+    print(text)
+
+
+def progress_line(text: str) -> None:
+    """A line of progress for people who wait."""
+    Console(stderr=True, highlight=False).print(text, style="dim", markup=False)

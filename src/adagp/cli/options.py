@@ -6,14 +6,7 @@ from typing import Annotated
 import typer
 
 from adagp.schedules import APPROXIMATIONS
-from adagp.training import load_preset, methods, preset_names
 
-METHODS_HELP = "Methods:\n\n" + "\n".join(
-    f"- `{line.replace(': ', '`: ', 1)}." for line in methods.summary().splitlines()
-)
-PRESETS_HELP = "Presets:\n\n" + "\n".join(f"- `{name}`: {load_preset(name).about}." for name in preset_names())
-
-Preset = Annotated[str | None, typer.Option(help=f"Start from a shipped recipe: {', '.join(preset_names())}.")]
 Recipe = Annotated[Path | None, typer.Option("--recipe", help="Start from a recipe file, TOML or JSON.")]
 Model = Annotated[str | None, typer.Option(help="The model; `adagp models` lists them.")]
 Data = Annotated[str | None, typer.Option("--data", help="The data set; `adagp data` lists them.")]

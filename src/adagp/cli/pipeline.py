@@ -15,12 +15,12 @@ from adagp.cli.common import command, print_json
 from adagp.report.pipeline_grid import PASSES, letter, number, pipeline_grid, pipeline_svg
 from adagp.report.pipeline_page import pipeline_page
 from adagp.report.pipeline_trace import chrome_trace
-from adagp.report.tables import Table
+from adagp.report.table import Table
 from adagp.schedules import Phase
 from adagp.training import RecipeError
 from adagp.training.files import write_bytes
 
-SCHEMES_HELP = "Schedules of the pipeline:\n\n" + "\n".join(f"- `{name}`: {about}." for name, about in SCHEMES.items())
+EPILOG = "Schedules of the pipeline:\n\n" + "\n".join(f"- `{name}`: {about}." for name, about in SCHEMES.items())
 Svg = Annotated[Path | None, typer.Option(help="Also draw it into this SVG file.")]
 Html = Annotated[Path | None, typer.Option(help="Also draw it into this HTML file, with a tooltip on every pass.")]
 

@@ -8,12 +8,12 @@ import typer
 
 from adagp import data
 from adagp.cli import options
-from adagp.cli.common import command, print_json, print_table
+from adagp.cli.common import command, print_tables
 from adagp.cli.display import Display
+from adagp.cli.reproduce_accelerator import add_commands
 from adagp.cli.reproduce_accuracy import quality_command, table_command
 from adagp.cli.reproduce_pipeline import figure_command, speed_up_command
 from adagp.cli.runs import chosen_device, numbers, resume_line, stopped
-from adagp.report import Table
 from adagp.reproduce import approximation, pipeline
 from adagp.training import Interrupted, RecipeError
 from adagp.training.environment import describe
@@ -28,6 +28,7 @@ reproduce_app.command("fig20")(speed_up_command)
 for _table in (1, 2, 3):
     reproduce_app.command(f"table{_table}")(table_command(_table))
 reproduce_app.command("predictor-quality")(quality_command)
+add_commands(reproduce_app)
 
 
 @reproduce_app.command("approximation-kernel")
@@ -57,7 +58,7 @@ def kernel_command(
         timings = approximation.kernel_timings(rounds, [layout] if layout else known, display.on_message)
     here = describe(torch.device("cpu"), threads)
     table = approximation.kernel_table(timings, f"{here['processor']}, {here['threads']} threads")
-    _show([table], {"machine": here}, as_json)
+    print_tables([table], {"machine": here}, as_json)
 
 
 @reproduce_app.command("approximation-accuracy")
@@ -128,17 +129,5 @@ def accuracy_command(
     scale = f"{epochs} epoch{'s' if epochs > 1 else ''} of {images} images of {data_name}"
     shown = approximation.accuracy_tables(chosen, results, chosen_seeds, scale)
     make_folder(out)
-    write_file(out / "tables.json", {"scale": scale, "tables": _plain(shown), "runs": results})
-    _show(shown, {"scale": scale, "folder": str(out), "runs": results}, as_json)
-
-
-def _plain(tables: list[Table]) -> list[dict[str, Any]]:
-    return [table.plain() for table in tables]
-
-
-def _show(tables: list[Table], facts: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json({"tables": _plain(tables), **facts})
-        return
-    for table in tables:
-        print_table(table)
+    write_file(out / "tables.json", {"scale": scale, "tables": [table.plain() for table in shown], "runs": results})
+    print_tables(shown, {"scale": scale, "folder": str(out), "runs": results}, as_json)

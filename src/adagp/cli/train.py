@@ -8,6 +8,7 @@ from adagp import data
 from adagp.cli import options
 from adagp.cli.common import command, print_json, print_table
 from adagp.cli.display import Display
+from adagp.cli.recipes import Preset
 from adagp.cli.runs import (
     assignments,
     base_preset,
@@ -32,7 +33,7 @@ from adagp.training.tensorboard import TensorBoard
 
 @command
 def train_command(
-    preset: options.Preset = None,
+    preset: Preset = None,
     recipe_file: options.Recipe = None,
     method: Annotated[str | None, typer.Option(help=f"One of {', '.join(methods.names())}.")] = None,
     model: options.Model = None,

@@ -11,7 +11,8 @@ matplotlib.use("Agg", force=False)
 
 from matplotlib.figure import Figure
 
-from adagp.report.figures import METHOD_STYLES, dress
+from adagp.report.figures import METHOD_STYLES
+from adagp.report.panels import dress
 from adagp.training.tasks import Metric
 
 QUALITY_FIGURES = {

@@ -3,7 +3,7 @@
 import csv
 import io
 
-from adagp.report.tables import Table
+from adagp.report.table import Table
 
 
 def to_csv(table: Table) -> str:

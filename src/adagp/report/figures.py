@@ -1,6 +1,5 @@
 """Figures of a comparison: readable in print, by colour-blind eyes, and without a legend hunt."""
 
-import io
 from collections.abc import Callable
 from statistics import fmean
 from typing import Any
@@ -11,6 +10,7 @@ matplotlib.use("Agg", force=False)
 
 from matplotlib.figure import Figure
 
+from adagp.report.panels import dress, saved
 from adagp.training.compare import Comparison, SeedResult
 
 # Okabe and Ito's palette; line styles tell methods apart where colours do not.
@@ -32,7 +32,6 @@ METHOD_STYLES = {
     "table": ("#56B4E9", "-."),
 }
 _BATCH_COLOURS = {"BP": "#0072B2", "MIXED": "#009E73", "GP": "#E69F00"}
-_GRID = "#dddddd"
 
 
 def overview_png(comparison: Comparison, dpi: int = 130) -> bytes:
@@ -47,9 +46,7 @@ def overview_png(comparison: Comparison, dpi: int = 130) -> bytes:
     _milliseconds(panels[1][1], comparison)
     handles, labels = panels[0][0].get_legend_handles_labels()
     panels[0][0].legend(handles, labels, loc="lower right", frameon=True, framealpha=0.9, fontsize=9)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": "adagp"})
-    return buffer.getvalue()
+    return saved(figure, "png", dpi)
 
 
 def _scores(panel: Any, comparison: Comparison, axis: Callable[[SeedResult], list[float]], label: str) -> None:
@@ -135,13 +132,3 @@ def _milliseconds(panel: Any, comparison: Comparison) -> None:
     panel.margins(y=0.25)
     panel.legend(fontsize=9, loc="upper center", ncols=4)
     dress(panel, "Median milliseconds per batch", "", "ms")
-
-
-def dress(panel: Any, title: str, across: str, up: str) -> None:
-    """Title, labels and grid, alike in all pictures."""
-    panel.set_title(title, fontsize=10, loc="left")
-    panel.set_xlabel(across)
-    panel.set_ylabel(up)
-    panel.grid(color=_GRID, linewidth=0.7)
-    panel.set_axisbelow(True)
-    panel.spines[["top", "right"]].set_visible(False)

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from adagp.report.figures import overview_png
-from adagp.report.tables import Table, applied_table, comparison_table, seeds_table
+from adagp.report.table import Table
+from adagp.report.tables import applied_table, comparison_table, seeds_table
 from adagp.training.compare import Comparison
 from adagp.training.runfolder import write_file
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from adagp.accelerator.pipeline import Timeline
 from adagp.report.html import document, table_html
 from adagp.report.pipeline_grid import pipeline_svg
-from adagp.report.tables import Table
+from adagp.report.table import Table
 
 
 def pipeline_page(title: str, table: Table, panels: Sequence[tuple[str, Timeline]]) -> str:

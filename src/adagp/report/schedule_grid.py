@@ -1,18 +1,11 @@
 """A schedule as a grid, rows layers and columns batches: what the terminal shows, and the same as a picture."""
 
-import io
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import matplotlib
-
-matplotlib.use("Agg", force=False)
-
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
-
 from adagp import Plan
+from adagp.report.panels import saved
 
 PICTURE_FORMATS = ("png", "svg")
 
@@ -70,6 +63,9 @@ def schedule_grid(schedule: Callable[[int], Plan], layers: Sequence[str], steps:
 
 def grid_picture(grid: ScheduleGrid, title: str, file_format: str = "png", dpi: int = 110) -> bytes:
     """The grid as PNG or SVG."""
+    from matplotlib.figure import Figure  # here, so that who draws nothing does not wait for it
+    from matplotlib.patches import Patch, Rectangle
+
     columns, rows = len(grid.batches), len(grid.sources)
     figure = Figure(figsize=(max(4.5, 1.8 + 0.32 * columns), 1.2 + 0.24 * rows), layout="constrained")
     panel = figure.subplots()
@@ -93,8 +89,4 @@ def grid_picture(grid: ScheduleGrid, title: str, file_format: str = "png", dpi: 
         for source, share in grid.shares().items()
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8, frameon=False)
-    buffer = io.BytesIO()
-    # Without a date the same schedule gives the same file.
-    metadata = {"Date": None} if file_format == "svg" else {"Software": "adagp"}
-    figure.savefig(buffer, format=file_format, dpi=dpi, metadata=metadata)
-    return buffer.getvalue()
+    return saved(figure, file_format, dpi)

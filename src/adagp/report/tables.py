@@ -1,32 +1,13 @@
-"""Tables as plain text cells, for the terminal and the HTML page alike."""
+"""The tables of a comparison and of a schedule."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from itertools import groupby
-from typing import Any
 
 from adagp import Plan
+from adagp.report.table import Table
 from adagp.training.compare import Comparison, MethodResult
 from adagp.training.planning import KINDS
 from adagp.training.tasks import Metric
-
-
-@dataclass(frozen=True)
-class Table:
-    """A title, column headings, rows of cells, and notes that say what the figures are.
-
-    All columns but the first `text_columns` hold numbers and are set flush right.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    notes: tuple[str, ...] = ()
-    text_columns: int = 1
-
-    def plain(self) -> dict[str, Any]:
-        """As plain values, for JSON."""
-        return {"title": self.title, "columns": list(self.columns), "rows": [list(row) for row in self.rows]}
 
 
 def comparison_table(comparison: Comparison) -> Table:

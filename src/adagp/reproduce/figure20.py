@@ -8,7 +8,7 @@ from adagp.accelerator import CNNS, Design, Machine, network, paper_schedule
 from adagp.accelerator.pipeline import SCHEMES, phases_of
 from adagp.accelerator.pipeline.stages import Staged, stages
 from adagp.accelerator.pipeline.training import training_steps
-from adagp.report.tables import Table
+from adagp.report.table import Table
 from adagp.reproduce.pipeline import DEVICES, MICROBATCHES
 from adagp.schedules import Phase
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from adagp.accelerator.pipeline import Pipeline, Timeline, costs, simulate
-from adagp.report.tables import Table
+from adagp.report.table import Table
 from adagp.schedules import Phase
 
 SCHEMES = {10: "gpipe", 11: "dapple", 12: "chimera"}

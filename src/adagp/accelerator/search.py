@@ -1,0 +1,92 @@
+"""The best array shape and dataflow for a network under a budget of PEs."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from adagp.accelerator.array import DATAFLOWS, Array
+from adagp.accelerator.machine import Machine
+from adagp.accelerator.parts import network_parts
+from adagp.accelerator.shapes import Gemm
+from adagp.accelerator.systolic import is_cycles, os_cycles, ws_cycles
+from adagp.accelerator.workload import Work
+
+_CYCLES: Mapping[str, Callable[[Gemm, int, int], int]] = {"ws": ws_cycles, "os": os_cycles, "is": is_cycles}
+
+
+@dataclass(frozen=True)
+class Found:
+    """The fastest array of one dataflow for one network.
+
+    Attributes:
+        dataflow: Of the array.
+        array: Its shape, with the memories of the machine that was asked about.
+        cycles: Of one batch of plain backpropagation, without stalls and without a vector unit.
+        tried: How many shapes were weighed.
+    """
+
+    dataflow: str
+    array: Array
+    cycles: int
+    tried: int
+
+
+def search(
+    works: Sequence[Work],
+    pes: int,
+    machine: Machine | None = None,
+    dataflows: Sequence[str] = DATAFLOWS,
+    tell: Callable[[str], None] = lambda text: None,
+) -> list[Found]:
+    """For each dataflow the array on which plain backpropagation is fastest, fastest dataflow first.
+
+    Under the systolic dataflows every shape with at most so many PEs is weighed. Under `rs`, whose mapping is a search
+    of its own, only the tallest array for each number of columns.
+
+    Args:
+        works: The network.
+        pes: The most PEs.
+        machine: Whose memories the arrays have.
+        dataflows: Those weighed.
+        tell: Called with a line of progress.
+
+    Raises:
+        ValueError: if there is no PE.
+    """
+    if pes < 1:
+        raise ValueError(f"pes={pes}: must be at least 1")
+    machine = machine or Machine()
+    found = []
+    for dataflow in dataflows:
+        tell(f"weighing arrays of at most {pes} PEs under {dataflow}")
+        shapes = list(_tallest(pes) if dataflow == "rs" else _all(pes))
+        cycles = _mapped_cycles(works, machine) if dataflow == "rs" else _systolic_cycles(works, dataflow)
+        best = min(shapes, key=lambda shape: (cycles(*shape), shape))
+        array = replace(machine.array, rows=best[0], columns=best[1])
+        found.append(Found(dataflow, array, cycles(*best), len(shapes)))
+    return sorted(found, key=lambda entry: entry.cycles)
+
+
+def _all(pes: int) -> Iterator[tuple[int, int]]:
+    return ((rows, columns) for rows in range(1, pes + 1) for columns in range(1, pes // rows + 1))
+
+
+def _tallest(pes: int) -> Iterator[tuple[int, int]]:
+    """One array for each number of rows that the budget leaves to some number of columns."""
+    rows = sorted({pes // columns for columns in range(1, pes + 1)})
+    return ((high, pes // high) for high in rows)
+
+
+def _systolic_cycles(works: Sequence[Work], dataflow: str) -> Callable[[int, int], int]:
+    products = Counter(work.shape.gemm(which) for work in works for which in work.passes)
+    form = _CYCLES[dataflow]
+    return lambda rows, columns: sum(count * form(gemm, rows, columns) for gemm, count in products.items())
+
+
+def _mapped_cycles(works: Sequence[Work], machine: Machine) -> Callable[[int, int], int]:
+    def cycles(rows: int, columns: int) -> int:
+        array = replace(machine.array, rows=rows, columns=columns)
+        layers = network_parts(works, replace(machine, array=array, dataflow="rs"))
+        return sum(cost.cycles for layer in layers for cost in layer.costs.values())
+
+    return cycles

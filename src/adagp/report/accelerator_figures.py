@@ -1,0 +1,184 @@
+"""Pictures of the accelerator model: timelines, layers, speed-ups, sweeps."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adagp.accelerator import Design, Run, Step
+from adagp.accelerator.sweep import Point
+from adagp.report.accelerator_tables import ADAGP
+from adagp.report.panels import dress, saved
+from adagp.report.schedule_grid import PICTURE_FORMATS
+from adagp.schedules import Phase
+
+# Okabe and Ito's palette, which colour-blind eyes can tell apart.
+COLOURS = {
+    Design.BASELINE: "#000000",
+    Design.LOW: "#E69F00",
+    Design.EFFICIENT: "#56B4E9",
+    Design.MAX: "#0072B2",
+}
+_PHASES = {Phase.WARMUP: ("warm-up", "#999999"), Phase.BP: ("BP", "#56B4E9"), Phase.GP: ("GP", "#E69F00")}
+_FORWARD, _BACKWARD, _PREDICTOR, _LOAD = "#56B4E9", "#0072B2", "#E69F00", "#999999"
+NAMES = {Design.BASELINE: "Baseline", Design.LOW: "LOW", Design.EFFICIENT: "Efficient", Design.MAX: "MAX"}
+
+
+def picture_format(path: Path) -> str:
+    """What a file's name asks for.
+
+    Raises:
+        ValueError: if it is none of the formats there are.
+    """
+    ending = path.suffix.removeprefix(".").lower()
+    if ending not in PICTURE_FORMATS:
+        raise ValueError(
+            f"picture={path}: cannot be drawn as '{ending}'; end the name in .{' or .'.join(PICTURE_FORMATS)}"
+        )
+    return ending
+
+
+def timeline_picture(panels: Mapping[str, Sequence[Step]], title: str, file_format: str = "png") -> bytes:
+    """One panel per batch, as figures 7 to 9: a row per layer, bars where it or its predictor runs."""
+    figure, axes = _figure(10, 1.0 + sum(0.9 + 0.2 * len(_layers(steps)) for steps in panels.values()), len(panels))
+    longest = max(sum(step.cycles for step in steps) for steps in panels.values())
+    for panel, (name, steps) in zip(axes, panels.items(), strict=True):
+        _timeline(panel, steps)
+        panel.set_xlim(0, longest * 1.01)
+        total = sum(step.cycles for step in steps)
+        dress(panel, f"{name}: {total:,} cycles", "cycles" if panel is axes[-1] else "", "")
+    handles = [
+        _patch(colour, label)
+        for colour, label in (
+            (_FORWARD, "forward"),
+            (_BACKWARD, "backward"),
+            (_PREDICTOR, "predictor"),
+            (_LOAD, "its weights loaded"),
+        )
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    return _titled(figure, title, file_format)
+
+
+def _layers(steps: Sequence[Step]) -> list[str]:
+    return list(dict.fromkeys(step.layer for step in steps if step.layer))
+
+
+def _timeline(panel: Any, steps: Sequence[Step]) -> None:
+    rows = {name: place for place, name in enumerate(_layers(steps))}
+    start = 0
+    for step in steps:
+        colour = _FORWARD if step.stage == "forward" else _BACKWARD
+        if step.layer:
+            panel.broken_barh([(start, step.layer_cycles)], (rows[step.layer] - 0.4, 0.8), color=colour)
+        after = 0 if step.beside else step.layer_cycles
+        if step.load_cycles:
+            row = rows[step.predictor_layer]
+            panel.broken_barh([(start + after, step.load_cycles)], (row - 0.4, 0.8), color=_LOAD)
+            after += step.load_cycles
+        if step.predictor_layer:
+            row = rows[step.predictor_layer]
+            panel.broken_barh([(start + after, step.predictor_cycles)], (row - 0.4, 0.8), color=_PREDICTOR)
+        start += step.cycles
+    panel.set_yticks(range(len(rows)), list(rows), fontsize=7)
+    panel.set_ylim(len(rows) - 0.4, -0.6)
+
+
+def layers_picture(runs: Mapping[Design, Run], design: Design, title: str, file_format: str = "png") -> bytes:
+    """Stacked bars per layer, as figure 16: plain backpropagation beside a design's warm-up, BP and GP batches."""
+    names = list(runs[Design.BASELINE].layer_cycles())
+    figure, (panel,) = _figure(max(8, 2 + 0.5 * len(names)), 4.5, 1)
+    plain = runs[Design.BASELINE].layer_cycles()
+    places = range(len(names))
+    panel.bar(
+        [place - 0.2 for place in places], [plain[name] for name in names], 0.38, color="#000000", label="baseline"
+    )
+    below = [0] * len(names)
+    for phase, (label, colour) in _PHASES.items():
+        cycles = runs[design].layer_cycles(phase)
+        heights = [cycles.get(name, 0) for name in names]
+        panel.bar(
+            [place + 0.2 for place in places],
+            heights,
+            0.38,
+            bottom=below,
+            color=colour,
+            label=f"{design.value}: {label}",
+        )
+        below = [low + height for low, height in zip(below, heights, strict=True)]
+    panel.set_xticks(list(places), names, rotation=60, ha="right", fontsize=8)
+    panel.legend(fontsize=8, frameon=False)
+    dress(panel, "", "", "cycles of the whole training")
+    return _titled(figure, title, file_format)
+
+
+def bars_picture(
+    groups: Mapping[str, Mapping[str, Mapping[Design, float]]],
+    title: str,
+    up: str,
+    lines: Mapping[str, float] | None = None,
+    file_format: str = "png",
+) -> bytes:
+    """Grouped bars, as figures 17 to 19 and 21: a panel per data set, a group per network, a bar per design.
+
+    Args:
+        groups: Panel, network, design: the height of the bar.
+        title: Above all.
+        up: What the height is.
+        lines: Panel: the paper's average for MAX, drawn across.
+        file_format: `png` or `svg`.
+    """
+    figure, axes = _figure(11, 0.8 + 2.4 * len(groups), len(groups))
+    for panel, (name, networks) in zip(axes, groups.items(), strict=True):
+        designs = list(next(iter(networks.values())))
+        width = 0.8 / len(designs)
+        for turn, design in enumerate(designs):
+            places = [place + (turn - (len(designs) - 1) / 2) * width for place in range(len(networks))]
+            heights = [values[design] for values in networks.values()]
+            panel.bar(places, heights, 0.95 * width, color=COLOURS[design], label=NAMES[design])
+        if lines and name in lines:
+            panel.axhline(
+                lines[name], color="#D55E00", linewidth=1.2, linestyle="--", label=f"paper's average {lines[name]}"
+            )
+        panel.set_xticks(range(len(networks)), list(networks), rotation=30, ha="right", fontsize=8)
+        panel.legend(
+            fontsize=8, frameon=False, ncols=len(designs) + 1, loc="lower right", facecolor="white", framealpha=1
+        )
+        dress(panel, name, "", up)
+    return _titled(figure, title, file_format)
+
+
+def sweep_picture(points: Sequence[Point], title: str, file_format: str = "png") -> bytes:
+    """Speed-ups over the first parameter, a panel for each combination of the others."""
+    first, *others = points[0].values
+    panels: dict[str, list[Point]] = {}
+    for point in points:
+        panels.setdefault(", ".join(f"{name} {point.values[name]}" for name in others), []).append(point)
+    figure, axes = _figure(7, 0.8 + 3.0 * len(panels), len(panels))
+    for panel, (name, chosen) in zip(axes, panels.items(), strict=True):
+        labels = [point.values[first] for point in chosen]
+        for design in ADAGP:
+            heights = [point.speed_ups[design] for point in chosen]
+            panel.plot(range(len(labels)), heights, "o-", color=COLOURS[design], label=NAMES[design])
+        panel.set_xticks(range(len(labels)), labels)
+        panel.legend(fontsize=8, frameon=False)
+        dress(panel, name, first, "speed-up")
+    return _titled(figure, title, file_format)
+
+
+def _figure(width: float, height: float, panels: int) -> tuple[Any, Sequence[Any]]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(panels, 1, squeeze=False)
+    return figure, [row[0] for row in axes]
+
+
+def _patch(colour: str, label: str) -> Any:
+    from matplotlib.patches import Patch
+
+    return Patch(facecolor=colour, label=label)
+
+
+def _titled(figure: Any, title: str, file_format: str) -> bytes:
+    figure.suptitle(title, fontsize=11)
+    return saved(figure, file_format)

@@ -1,0 +1,162 @@
+"""The accelerator model's figures as tables, with all they rest on beside them."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+
+from adagp.accelerator import COST_TABLES, EPOCH_STEPS, CostTable, Design, Machine, Run
+from adagp.accelerator.search import Found
+from adagp.accelerator.sweep import Point
+from adagp.report.table import Table
+from adagp.schedules import Phase
+
+ADAGP = (Design.LOW, Design.EFFICIENT, Design.MAX)
+_SPEED_UPS = tuple(f"x {design.value}" for design in ADAGP)
+
+
+def assumptions(machine: Machine, batch: int | None = None, epochs: int | None = None) -> tuple[str, ...]:
+    """Everything a figure depends on, in a few lines; batch or epochs that vary are left out."""
+    array, second, predictor = machine.array, machine.second_array, machine.predictor
+    several = "s" if predictor.channels > 1 else ""
+    scale = [
+        *([f"batch {batch}"] if batch is not None else []),
+        *([f"{epochs} epochs of the paper's ladder ({EPOCH_STEPS} batches stand for one)"] if epochs else []),
+        f"predictor {predictor.grid}x{predictor.grid} and {predictor.channels} channel{several}",
+    ]
+    bandwidth = f"{machine.dram_words_per_cycle} words a cycle"
+    stalls = f"stalls on memory at {bandwidth}" if machine.stalls else f"no stalls; LOW reloads at {bandwidth}"
+    vector = "at no cost" if machine.vector_lanes is None else f"on {machine.vector_lanes} lanes"
+    memory = f"buffer {array.buffer_words:,} words; MAX's second array {second.rows}x{second.columns}"
+    return (
+        "; ".join(scale),
+        f"{array.rows}x{array.columns} PEs, {machine.dataflow}, {memory}",
+        f"{stalls}; norms, activations, pooling, optimizer {vector}",
+    )
+
+
+def energy_note(machine: Machine, table: CostTable) -> str:
+    """What an energy is made of."""
+    name = next(name for name, known in COST_TABLES.items() if known == table)
+    return f"energy: DRAM and buffer accesses, policy '{machine.policy}', table '{name}', unit {table.unit}"
+
+
+def design_table(
+    title: str, runs: Mapping[Design, Run], table: CostTable, batches: int, notes: tuple[str, ...]
+) -> Table:
+    """The designs side by side, for a training of so many batches."""
+    baseline = runs[Design.BASELINE]
+    rows = [
+        (
+            design.value,
+            short(run.cycles / run.count * batches),
+            f"{baseline.cycles / run.cycles:.3f}",
+            *(_batch_cycles(run, phase) for phase in (Phase.BP, Phase.GP)),
+            short(run.dram_words / run.count * batches),
+            short(run.energy(table) / run.count * batches),
+            f"{100 * (1 - run.energy(table) / baseline.energy(table)):.1f}",
+        )
+        for design, run in runs.items()
+    ]
+    columns = ("design", "cycles", "speed-up", "BP batch", "GP batch", "DRAM words", "energy", "saved %")
+    return Table(title, columns, rows, (f"of {batches:,} batches", *notes))
+
+
+def _batch_cycles(run: Run, phase: Phase) -> str:
+    return next((short(batch.cycles) for batch in run.batches if batch.phase is phase), "-")
+
+
+def layer_table(runs: Mapping[Design, Run], table: CostTable) -> Table:
+    """Every layer on every design, for an average batch."""
+    count = runs[Design.BASELINE].count
+    cycles = {design: run.layer_cycles() for design, run in runs.items()}
+    energies = {design: run.layer_energy(table) for design, run in runs.items()}
+    plain, spent = cycles[Design.BASELINE], energies[Design.BASELINE]
+    rows = [
+        (
+            name or "(model)",
+            *(short(cycles[design][name] / count) for design in runs),
+            f"{plain[name] / cycles[Design.MAX][name]:.2f}",
+            short(spent[name] / count),
+            f"{100 * (1 - energies[Design.EFFICIENT][name] / spent[name]):.1f}",
+        )
+        for name in plain
+    ]
+    columns = ("layer", *(design.value for design in runs), _SPEED_UPS[-1], "energy", "saved %")
+    return Table(
+        "Layer by layer, of an average batch",
+        columns,
+        rows,
+        (
+            "cycles on each design, the predictor's with the layer it is for; under MAX only those it adds",
+            "x: speed-up over the baseline; energy: the baseline's; saved: of it by efficient",
+        ),
+    )
+
+
+def search_table(title: str, rows: Sequence[tuple[Found, Mapping[Design, Run]]], notes: tuple[str, ...]) -> Table:
+    """The best array of each dataflow, and what ADA-GP then gives."""
+    fastest = min(runs[Design.BASELINE].cycles for _, runs in rows)
+    return Table(
+        title,
+        ("dataflow", "array", "PEs", "baseline", "of best", *_SPEED_UPS, "max"),
+        [
+            (
+                found.dataflow,
+                f"{found.array.rows}x{found.array.columns}",
+                str(found.array.pes),
+                short(runs[Design.BASELINE].cycles / runs[Design.BASELINE].count),
+                f"{runs[Design.BASELINE].cycles / fastest:.3f}",
+                *(f"{runs[Design.BASELINE].cycles / runs[design].cycles:.3f}" for design in ADAGP),
+                short(runs[Design.MAX].cycles / runs[Design.MAX].count),
+            )
+            for found, runs in rows
+        ],
+        (
+            "array: the fastest for plain backpropagation; baseline, max: cycles of an average batch there",
+            "of best: the baseline beside the fastest; x: ADA-GP's speed-up over the baseline of the same array",
+            "shapes weighed: " + ", ".join(f"{found.dataflow} {found.tried}" for found, _ in rows if found.tried),
+            *notes,
+        ),
+        text_columns=2,
+    )
+
+
+def sweep_table(title: str, points: Sequence[Point], notes: tuple[str, ...]) -> Table:
+    """Every point of a sweep."""
+    names = list(points[0].values)
+    return Table(
+        title,
+        (*names, "baseline", *_SPEED_UPS, "energy saved %"),
+        [
+            (
+                *point.values.values(),
+                short(point.cycles[Design.BASELINE]),
+                *(f"{point.speed_ups[design]:.3f}" for design in ADAGP),
+                f"{100 * point.energy_saved[Design.EFFICIENT]:.1f}",
+            )
+            for point in points
+        ],
+        (
+            "baseline: cycles of a batch; x: speed-up over it; energy saved: by efficient",
+            *notes,
+        ),
+        text_columns=len(names),
+    )
+
+
+def short(value: float) -> str:
+    """Four digits and a prefix: 18.70T."""
+    for prefix in ("", "k", "M", "G", "T", "P"):
+        if abs(value) < 999.95 or prefix == "P":
+            break
+        value /= 1000
+    return f"{value:#.4g}{prefix}" if prefix else f"{value:g}"
+
+
+def records_csv(records: Sequence[Mapping[str, object]]) -> str:
+    """Records of the same fields as CSV, every digit kept."""
+    text = io.StringIO()
+    lines = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    lines.writeheader()
+    lines.writerows(records)
+    return text.getvalue()

@@ -1,0 +1,308 @@
+"""Figures 16 to 19 and 21, tables 2 and 3, and the comparisons at equal power and area of the ADA-GP paper (001)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from adagp.accelerator import (
+    CNNS,
+    COST_TABLES,
+    IMAGE_SETS,
+    POLICIES,
+    CostTable,
+    Design,
+    Machine,
+    Run,
+    network,
+    paper_schedule,
+    simulate,
+)
+from adagp.accelerator.text import parse_array
+from adagp.report.accelerator_tables import ADAGP, assumptions, energy_note, short
+from adagp.report.table import Table
+from adagp.schedules import Phase
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What the paper does not state, and a reproduction must choose."""
+
+    batch: int
+    epochs: int
+    machine: Machine
+
+
+Runs = Mapping[Design, Run]
+Grid = Mapping[str, Mapping[str, Runs]]
+"""Data set, network: the designs."""
+
+FIGURES: Mapping[int, str] = {17: "ws", 18: "rs", 19: "is"}
+# Section 6.3: the average of MAX, and its maximum; for figure 19 the paper states averages only.
+PAPER_AVERAGES: Mapping[int, Mapping[str, float]] = {
+    17: {"cifar10": 1.46, "cifar100": 1.46, "imagenet": 1.48},
+    18: {"cifar10": 1.46, "cifar100": 1.46, "imagenet": 1.47},
+    19: {"cifar10": 1.46, "cifar100": 1.46, "imagenet": 1.48},
+}
+PAPER_MAXIMA: Mapping[int, Mapping[str, float]] = {
+    17: {"cifar10": 1.51, "cifar100": 1.51, "imagenet": 1.58},
+    18: {"cifar10": 1.48, "cifar100": 1.48, "imagenet": 1.48},
+    19: {},
+}
+PAPER_ENERGY_SAVED = 0.34
+# Tables 2 and 3, in 10^9 cycles, as printed.
+PAPER_CYCLES: Mapping[int, Mapping[str, float]] = {
+    2: {"baseline": 1245.87, "ADA-GP": 1104.31},
+    3: {"baseline": 11490248, "efficient": 9846579, "max": 9134071},
+}
+TABLE_NETWORKS: Mapping[int, tuple[str, str]] = {2: ("transformer", "multi30k"), 3: ("yolo_v3", "voc2007")}
+# Section 6.6.1: how many more PEs the baseline gets for MAX's power or area, and the average speed-up then, in %.
+ISO: Mapping[str, tuple[float, Mapping[str, float]]] = {
+    "power": (0.10, {"cifar10": 4.31, "cifar100": 4.3, "imagenet": 4.47}),
+    "area": (0.11, {"cifar10": 4.63, "cifar100": 4.61, "imagenet": 5.53}),
+}
+
+
+def runs_of(model: str, data: str, scale: Scale) -> Runs:
+    """A network's training on every design."""
+    return simulate(network(model, data, scale.batch), *paper_schedule(scale.epochs), scale.machine)
+
+
+def grid(scale: Scale, tell: Callable[[str], None] = lambda text: None) -> Grid:
+    """The thirteen CNNs on the three data sets."""
+    found: dict[str, dict[str, Runs]] = {}
+    for data in IMAGE_SETS:
+        tell(f"simulating {len(CNNS)} networks on {data} under {scale.machine.dataflow}")
+        found[data] = {model: runs_of(model, data, scale) for model in CNNS}
+    return found
+
+
+def speed_up(runs: Runs, design: Design) -> float:
+    """Of a design over the baseline."""
+    return runs[Design.BASELINE].cycles / runs[design].cycles
+
+
+def energy_saved(runs: Runs, design: Design, table: CostTable) -> float:
+    """Share of the baseline's memory energy that a design saves."""
+    return 1 - runs[design].energy(table) / runs[Design.BASELINE].energy(table)
+
+
+def figure16_table(runs: Runs, scale: Scale) -> Table:
+    """VGG13 layer by layer: plain backpropagation, and Efficient's warm-up, BP and GP batches."""
+    plain, efficient = runs[Design.BASELINE].layer_cycles(), runs[Design.EFFICIENT]
+    phases = {phase: efficient.layer_cycles(phase) for phase in Phase}
+    rows = []
+    for name, cycles in plain.items():
+        parts = [phases[phase].get(name, 0) for phase in Phase]
+        rows.append((name, *(short(value) for value in (cycles, *parts, sum(parts))), f"{cycles / sum(parts):.3f}"))
+    totals = [sum(phases[phase].values()) for phase in Phase]
+    last = (runs[Design.BASELINE].cycles, *totals, efficient.cycles)
+    rows.append(("all", *map(short, last), f"{speed_up(runs, Design.EFFICIENT):.3f}"))
+    return Table(
+        "Figure 16: VGG13, plain backpropagation and ADA-GP-Efficient, layer by layer",
+        ("layer", "baseline", "warm-up", "BP", "GP", "ADA-GP", "speed-up"),
+        rows,
+        ("cycles of the whole training; the paper's figure is an image without values", *_notes(scale)),
+    )
+
+
+def speed_up_table(figure: int, found: Grid, scale: Scale) -> Table:
+    """Figures 17 to 19: networks and designs, with averages and maxima beside the paper's."""
+    rows = []
+    for model in CNNS:
+        cells = [f"{speed_up(found[data][model], design):.3f}" for data in IMAGE_SETS for design in ADAGP]
+        rows.append((model, *cells))
+    for label, function in (("average", fmean), ("maximum", max)):
+        cells = [f"{function(values(found, data, design)):.3f}" for data in IMAGE_SETS for design in ADAGP]
+        rows.append((label, *cells))
+    for label, stated in (("paper's average", PAPER_AVERAGES[figure]), ("paper's maximum", PAPER_MAXIMA[figure])):
+        if stated:
+            rows.append((label, *(cell for data in IMAGE_SETS for cell in ("", "", f"{stated[data]:.2f}"))))
+    columns = ("network", *(f"{data} {design.value}" for data in IMAGE_SETS for design in ADAGP))
+    return Table(
+        f"Figure {figure}: speed-up over plain backpropagation, dataflow {scale.machine.dataflow}",
+        columns,
+        rows,
+        ("the paper states averages and maxima of MAX; its bars are an image", *_notes(scale)),
+    )
+
+
+def values(found: Grid, data: str, design: Design) -> list[float]:
+    """The speed-ups of all networks on a data set."""
+    return [speed_up(runs, design) for runs in found[data].values()]
+
+
+def levers_table(figure: int, scale: Scale, tell: Callable[[str], None]) -> Table:
+    """What moves the averages of figures 17 to 19: one assumption changed at a time."""
+    rows = []
+    for label, changed in _levers(scale).items():
+        tell(f"changing {label}")
+        found = grid(changed)
+        cells = [f"{function(values(found, data, Design.MAX)):.3f}" for data in IMAGE_SETS for function in (fmean, max)]
+        rows.append((label, *cells))
+    return Table(
+        f"What moves figure {figure}: MAX, one assumption changed at a time",
+        ("changed", *(f"{data} {what}" for data in IMAGE_SETS for what in ("avg", "max"))),
+        rows,
+        _notes(scale),
+    )
+
+
+def _levers(scale: Scale) -> dict[str, Scale]:
+    machine = scale.machine
+
+    def on(**changes: object) -> Scale:
+        return replace(scale, machine=replace(machine, **changes))  # type: ignore[arg-type]
+
+    return {
+        "nothing": scale,
+        "batch 16": replace(scale, batch=16),
+        "epochs 200": replace(scale, epochs=200),
+        "predictor 8x8": on(predictor=replace(machine.predictor, grid=8)),
+        "array 15x12": on(array=parse_array("array", "15x12", machine.array)),
+        "array 18x10": on(array=parse_array("array", "18x10", machine.array)),
+        "second array 4x5": on(second_array=parse_array("second-array", "4x5", machine.second_array)),
+        "stalls": on(stalls=True),
+        "vector unit of 16 lanes": on(vector_lanes=16),
+    }
+
+
+def figure21_tables(found: Grid, scale: Scale, tell: Callable[[str], None]) -> list[Table]:
+    """Energy of memory accesses: networks and designs, and the average under every policy and table."""
+    eyeriss = COST_TABLES["eyeriss"]
+    rows = [
+        (
+            model,
+            *(
+                f"{100 * energy_saved(found[data][model], design, eyeriss):.1f}"
+                for data in IMAGE_SETS
+                for design in ADAGP
+            ),
+        )
+        for model in CNNS
+    ]
+    rows.append(
+        (
+            "average",
+            *(f"{100 * fmean(savings(found, data, design, eyeriss)):.1f}" for data in IMAGE_SETS for design in ADAGP),
+        )
+    )
+    networks = Table(
+        "Figure 21: memory energy saved, %",
+        ("network", *(f"{data} {design.value}" for data in IMAGE_SETS for design in ADAGP)),
+        rows,
+        (
+            f"the paper: {100 * PAPER_ENERGY_SAVED:.0f} % on average over all models; its bars are an image",
+            energy_note(scale.machine, eyeriss),
+            *_notes(scale),
+        ),
+    )
+    return [networks, _policies_table(scale, tell)]
+
+
+def _policies_table(scale: Scale, tell: Callable[[str], None]) -> Table:
+    rows = []
+    for policy in POLICIES:
+        tell(f"simulating the policy {policy}")
+        found = grid(replace(scale, machine=replace(scale.machine, policy=policy)))
+        runs = [found[data][model] for data in IMAGE_SETS for model in CNNS]
+        dram = 1 - fmean(run[Design.EFFICIENT].dram_words / run[Design.BASELINE].dram_words for run in runs)
+        cells = [
+            f"{100 * fmean(energy_saved(run, Design.EFFICIENT, table) for run in runs):.1f}"
+            for table in COST_TABLES.values()
+        ]
+        rows.append((policy, f"{100 * dram:.1f}", *cells))
+    return Table(
+        "Memory energy saved by Efficient, %, average of 13 networks on 3 data sets",
+        ("policy", "DRAM words", *COST_TABLES),
+        rows,
+        (
+            f"the paper: {100 * PAPER_ENERGY_SAVED:.0f} %",
+            *(f"{name}: {policy.about}" for name, policy in POLICIES.items()),
+        ),
+    )
+
+
+def savings(found: Grid, data: str, design: Design, table: CostTable) -> list[float]:
+    """Shares of memory energy saved, of all networks on a data set."""
+    return [energy_saved(runs, design, table) for runs in found[data].values()]
+
+
+def cycles_table(number: int, runs: Runs, scale: Scale, batches: int) -> Table:
+    """Tables 2 and 3: cycles of a whole training."""
+    stated = PAPER_CYCLES[number]
+    rows = []
+    for design, run in runs.items():
+        printed = stated.get(design.value, stated.get("ADA-GP") if design is Design.EFFICIENT else None)
+        rows.append(
+            (
+                design.value,
+                f"{run.cycles / run.count * batches / 1e9:,.1f}",
+                f"{speed_up(runs, design):.3f}",
+                "" if printed is None else f"{printed:,.10g}",
+                "" if printed is None else f"{stated['baseline'] / printed:.2f}",
+            )
+        )
+    model, data = TABLE_NETWORKS[number]
+    return Table(
+        f"Table {number}: cycles of training {model} on {data}, in 10^9",
+        ("design", "cycles", "speed-up", "paper's cycles", "paper's"),
+        rows,
+        (
+            f"{batches:,} batches; the paper states neither epochs nor batch, nor which design of table 2 'ADA-GP' is",
+            *_notes(scale),
+        ),
+    )
+
+
+def iso_table(which: str, scale: Scale, tell: Callable[[str], None]) -> Table:
+    """MAX beside a baseline whose array is as much larger as MAX's extra power or area would allow."""
+    more, stated = ISO[which]
+    array = scale.machine.array
+    budget, here = round(array.pes * (1 + more)), f"{array.rows}x{array.columns}"
+    shapes = [(array.rows, budget // array.rows), (budget // array.columns, array.columns)]
+    plain = grid(scale, tell)
+    rows = []
+    for rows_of_pes, columns in shapes:
+        larger = replace(scale.machine, array=replace(array, rows=rows_of_pes, columns=columns))
+        found = grid(replace(scale, machine=larger), tell)
+        for data in IMAGE_SETS:
+            gains = [
+                plain[data][model][Design.BASELINE].cycles / found[data][model][Design.BASELINE].cycles
+                for model in CNNS
+            ]
+            left = [
+                found[data][model][Design.BASELINE].cycles / plain[data][model][Design.MAX].cycles for model in CNNS
+            ]
+            rows.append(
+                (
+                    f"{rows_of_pes}x{columns}",
+                    data,
+                    str(rows_of_pes * columns),
+                    f"{100 * (fmean(gains) - 1):+.2f}",
+                    f"{100 * (fmean(left) - 1):+.2f}",
+                    f"{stated[data]:+.2f}",
+                )
+            )
+    return Table(
+        f"Equal {which}: a baseline with up to {100 * more:.0f} % more PEs",
+        ("array", "data", "PEs", "larger baseline %", "MAX over it %", "paper's %"),
+        rows,
+        (
+            f"larger baseline: faster than the one on {here}; MAX over it: MAX on {here} beside it; averages",
+            "the paper does not say which of the two its figure is; whole rows or columns of PEs are added here",
+            *_notes(scale),
+        ),
+        text_columns=2,
+    )
+
+
+def _notes(scale: Scale) -> tuple[str, ...]:
+    return assumptions(scale.machine, scale.batch, scale.epochs)
+
+
+def plain_grid(found: Grid, figure: Callable[[Runs, Design], float]) -> dict[str, dict[str, dict[Design, float]]]:
+    """A figure of every network and design, for pictures and programs."""
+    return {
+        data: {model: {design: figure(runs, design) for design in ADAGP} for model, runs in networks.items()}
+        for data, networks in found.items()
+    }

@@ -1,0 +1,124 @@
+import json
+from statistics import fmean
+
+import pytest
+from typer.testing import CliRunner
+
+from adagp.accelerator import CNNS, IMAGE_SETS, Design, Machine, network, paper_schedule, simulate
+from adagp.cli import app
+from adagp.reproduce import accelerator as paper
+
+SCALE = paper.Scale(32, 30, Machine())
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["reproduce", *arguments], env={"COLUMNS": "240"})
+
+
+def reproduced(*arguments):
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_figure_17_has_every_network_with_averages_and_maxima_beside_the_papers(tmp_path):
+    found = reproduced("fig17", "--picture", str(tmp_path / "fig17.png"))
+    assert (tmp_path / "fig17.png").read_bytes().startswith(b"\x89PNG")
+    speed_ups = found["speed_ups"]
+    assert list(speed_ups) == list(IMAGE_SETS)
+    assert all(list(networks) == list(CNNS) for networks in speed_ups.values())
+    (table,) = found["tables"]
+    rows = {row[0]: row[1:] for row in table["rows"]}
+    for place, data in enumerate(IMAGE_SETS):
+        ours = [each["max"] for each in speed_ups[data].values()]
+        assert rows["average"][3 * place + 2] == f"{fmean(ours):.3f}"
+        assert rows["maximum"][3 * place + 2] == f"{max(ours):.3f}"
+    assert rows["paper's average"][2::3] == ["1.46", "1.46", "1.48"]
+    assert rows["paper's maximum"][2::3] == ["1.51", "1.51", "1.58"]
+    runs = simulate(network("vgg16", "imagenet", 128), *paper_schedule(90))
+    assert speed_ups["imagenet"]["vgg16"]["low"] == runs[Design.BASELINE].cycles / runs[Design.LOW].cycles
+
+
+def test_every_command_of_the_accelerator_is_there():
+    listed = run("--help").stdout
+    for name in (
+        "fig16",
+        "fig17",
+        "fig18",
+        "fig19",
+        "fig21",
+        "table2-cycles",
+        "table3-cycles",
+        "iso-power",
+        "iso-area",
+    ):
+        assert name in listed
+        assert "Usage" in run(name, "--help").stdout
+
+
+def test_figure_16_adds_up(tmp_path):
+    found = reproduced("fig16", "--picture", str(tmp_path / "fig16.svg"), "--batch", "16")
+    assert b"<svg" in (tmp_path / "fig16.svg").read_bytes()
+    rows = found["tables"][0]["rows"]
+    assert len(rows) == 12
+    assert rows[-1][0] == "all"
+    runs = paper.runs_of("vgg13", "cifar10", SCALE)
+    assert paper.figure16_table(runs, SCALE).rows[-1][-1] == f"{paper.speed_up(runs, Design.EFFICIENT):.3f}"
+
+
+@pytest.mark.parametrize(
+    ("command", "printed"), [("table2-cycles", ["1,245.87", "1.13"]), ("table3-cycles", ["11,490,248", "1.17", "1.26"])]
+)
+def test_tables_of_cycles_show_the_papers_beside_ours(command, printed):
+    result = run(command, "--batch", "16")
+    assert result.exit_code == 0, result.output
+    for text in (*printed, "states neither epochs nor batch"):
+        assert text in result.stdout
+
+
+@pytest.fixture
+def two_networks(monkeypatch):
+    monkeypatch.setattr(paper, "CNNS", ("vgg13", "mobilenet_v2"))
+
+
+@pytest.mark.usefixtures("two_networks")
+def test_figure_21_prints_every_policy_and_table_of_energies():
+    found = reproduced("fig21", "--batch", "32")
+    networks, policies = found["tables"]
+    assert [row[0] for row in policies["rows"]] == ["once", "separate", "momentum", "kept"]
+    dram = {row[0]: float(row[1]) for row in policies["rows"]}
+    assert dram["once"] < dram["separate"] < dram["kept"]
+    assert policies["columns"][2:] == ["eyeriss", "horowitz", "lpddr3", "ddr3"]
+    assert [row[0] for row in networks["rows"]] == ["vgg13", "mobilenet_v2", "average"]
+
+
+@pytest.mark.usefixtures("two_networks")
+def test_equal_area_gives_the_baseline_more_pes():
+    table = paper.iso_table("area", SCALE, lambda text: None)
+    assert {row[2] for row in table.rows} == {"192", "195"}
+    assert all(float(row[3]) > 0 for row in table.rows)
+    assert [row[-1] for row in table.rows[:3]] == ["+4.63", "+4.61", "+5.53"]
+
+
+def test_levers_change_one_assumption_each():
+    levers = paper._levers(SCALE)
+    assert levers.pop("nothing") == SCALE
+    assert len({repr(lever) for lever in levers.values()} - {repr(SCALE)}) == len(levers)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "messages"),
+    [
+        (["fig17", "--batch", "0"], ["batch=0"]),
+        (["fig18", "--array", "0x3"], ["array=0x3"]),
+        (["fig16", "--data", "mnist"], ["data='mnist'"]),
+        (["fig16", "--picture", "a.gif"], ["a.gif", ".png or .svg"]),
+        (["fig21", "--policy", "never"], ["policy='never'"]),
+        (["table2-cycles", "--epochs", "0"], ["epochs=0"]),
+    ],
+)
+def test_bad_input_names_itself_and_the_remedy(arguments, messages):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    for message in messages:
+        assert message in result.stderr
