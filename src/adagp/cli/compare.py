@@ -10,7 +10,7 @@ from adagp import data
 from adagp.cli import options
 from adagp.cli.common import command, print_json, print_table
 from adagp.cli.display import Display
-from adagp.cli.recipes import Preset
+from adagp.cli.recipes import RECIPES_HELP, Preset
 from adagp.cli.runs import (
     assignments,
     base_preset,
@@ -29,6 +29,8 @@ from adagp.training.interrupt import catch_signals
 from adagp.training.observers import Several
 from adagp.training.runfolder import CHECKPOINT_SECONDS
 from adagp.training.tensorboard import TensorBoard
+
+EPILOG = RECIPES_HELP
 
 
 @command

@@ -8,7 +8,7 @@ from adagp import data
 from adagp.cli import options
 from adagp.cli.common import command, print_json, print_table
 from adagp.cli.display import Display
-from adagp.cli.recipes import Preset
+from adagp.cli.recipes import RECIPES_HELP, Preset
 from adagp.cli.runs import (
     assignments,
     base_preset,
@@ -29,6 +29,8 @@ from adagp.training.planning import DEFAULT_APPROXIMATION, unused_options
 from adagp.training.runfolder import CHECKPOINT_SECONDS
 from adagp.training.team import join, own_device
 from adagp.training.tensorboard import TensorBoard
+
+EPILOG = RECIPES_HELP
 
 
 @command
