@@ -38,7 +38,7 @@ test: lint ## lint, and all tests but the slow ones
 test-all: lint ## lint, and all tests
 	$(PYTEST)
 
-BENCHMARKS := benchmarks benchmarks.kernels benchmarks.approximation benchmarks.data benchmarks.accelerator
+BENCHMARKS := benchmarks benchmarks.kernels benchmarks.approximation benchmarks.data benchmarks.distributed benchmarks.accelerator
 
 bench: setup ## measure the budgets, side by side in one run; fails where one does not hold
 	@failed=; for part in $(BENCHMARKS); do $(BIN)/python -m $$part || failed="$$failed $$part"; done; \

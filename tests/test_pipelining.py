@@ -1,6 +1,9 @@
 """Pipelines with real processes: what two stages give is what one process gives, in BP and in GP."""
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -184,3 +187,13 @@ def test_a_number_that_is_not_finite_stops_the_rank_that_sees_it(where: str, tex
     first, second = on_ranks(2, broken, where)
     assert text in second
     assert "not finite" not in first
+
+
+def test_the_pipeline_of_the_docs_runs_under_torchrun(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "cluster.md").read_text(encoding="utf-8")
+    script = tmp_path / "pipeline.py"
+    script.write_text(page.split("```python\n")[1].split("```")[0], encoding="utf-8")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("loss") == 12

@@ -49,7 +49,7 @@ class Ranks:
         """Whether a batch with a backward may leave parameters without a gradient."""
         self._wrapped = wrapped
         self._reducer_bytes = self._buffer_bytes = 0
-        if wrapped is not None:
+        if wrapped is not None and self.count > 1:
             self._reducer_bytes = _bytes([part for part in wrapped.parameters() if part.requires_grad])
             self._buffer_bytes = _bytes(list(wrapped.buffers()))
         self._sent_bytes = 0
