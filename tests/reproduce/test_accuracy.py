@@ -87,6 +87,16 @@ def test_both_methods_follow_one_protocol() -> None:
         assert (bp.model, bp.data, bp.seed) == (cell.model, cell.data, 3)
 
 
+def test_the_small_scale_keeps_the_papers_rate() -> None:
+    for cell in CELLS[1]:
+        tuned, paper = (
+            accuracy.recipes(cell, kind, (0,), full=False, changes={})[accuracy.label(cell, "bp", 0)]
+            for kind in ("tuned", "paper")
+        )
+        assert (tuned.lr, paper.lr) == (0.01, 1e-3)
+        assert tuned.train_limit == paper.train_limit
+
+
 def test_a_network_without_a_preset_takes_that_of_its_data() -> None:
     (cell,) = accuracy.parse_cells(1, "cifar10-densenet201")
     recipe = accuracy.recipes(cell, "paper", (0,), full=True, changes={})["cifar10-densenet201 bp seed 0"]

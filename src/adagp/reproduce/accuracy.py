@@ -64,16 +64,17 @@ CELLS = {
 }
 """What each table is filled with where nothing else is chosen: what a processor can do within minutes each."""
 
-# The scale of a processor: a few minutes of one core for each run. So few steps want a lower learning rate than the
-# presets' 0.05, and the small images of YOLO are faster with channels first.
+# The scale of a processor: a few minutes of one core for each run. Small images are faster with channels first in YOLO.
 SMALL: Mapping[Cell, Mapping[str, Any]] = {
-    CELLS[1][0]: {"lr": 0.01, "epochs": 3, "train_limit": 3000, "test_limit": 2000},
-    CELLS[1][1]: {"lr": 0.01, "epochs": 2, "train_limit": 640, "test_limit": 500, "batch_size": 32},
-    CELLS[1][2]: {"lr": 0.01, "epochs": 3, "train_limit": 2000, "test_limit": 2000},
-    CELLS[1][3]: {"lr": 0.01, "epochs": 2, "train_limit": 640, "test_limit": 500, "batch_size": 32},
-    CELLS[1][4]: {"lr": 0.01, "epochs": 2, "train_limit": 640, "test_limit": 250, "form": "cifar", "image_size": 32},
+    CELLS[1][0]: {"epochs": 3, "train_limit": 3000, "test_limit": 2000},
+    CELLS[1][1]: {"epochs": 2, "train_limit": 640, "test_limit": 500, "batch_size": 32},
+    CELLS[1][2]: {"epochs": 3, "train_limit": 2000, "test_limit": 2000},
+    CELLS[1][3]: {"epochs": 2, "train_limit": 640, "test_limit": 500, "batch_size": 32},
+    CELLS[1][4]: {"epochs": 2, "train_limit": 640, "test_limit": 250, "form": "cifar", "image_size": 32},
     CELLS[3][0]: {"epochs": 3, "train_limit": 120, "image_size": 96, "channels_last": False},
 }
+# So few steps want a lower rate than the tuned one for long runs.
+_SMALL_LR = 0.01
 METRICS = {1: Classification.metrics[0], 2: TextTranslation.metrics[0], 3: ObjectDetection.metrics[0]}
 """What the runs of each table are judged by."""
 
@@ -114,7 +115,7 @@ def recipes(
     if chosen := [name for name in ("model", "data", "method", "seed") if name in changes]:
         raise RecipeError(f"{', '.join(chosen)}: not to be set, as the cells, methods and seeds of the table say it")
     base = _preset_recipe(cell, kind)
-    recipe = Recipe.from_mapping({**({} if full else _small(cell)), **changes}, base)
+    recipe = Recipe.from_mapping({**({} if full else _small(cell, kind)), **changes}, base)
     return {label(cell, method, seed): recipe.replace(method=method, seed=seed) for seed in seeds for method in METHODS}
 
 
@@ -243,9 +244,10 @@ def _preset_recipe(cell: Cell, kind: str) -> Recipe:
     return load_preset(f"{_like(cell)}-{kind}").recipe.replace(model=cell.model, data=cell.data)
 
 
-def _small(cell: Cell) -> Mapping[str, Any]:
+def _small(cell: Cell, kind: str) -> dict[str, Any]:
     """The scale of a processor: that of another network on the same data where the cell has none of its own."""
-    return SMALL[cell] if cell in SMALL else SMALL.get(_like(cell), {})
+    scale = dict(SMALL[cell] if cell in SMALL else SMALL.get(_like(cell), {}))
+    return scale | {"lr": _SMALL_LR} if kind == "tuned" and cell.model in PAPER_TABLE_1 else scale
 
 
 def _like(cell: Cell) -> Cell:
