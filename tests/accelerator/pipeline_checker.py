@@ -65,7 +65,7 @@ def run(jobs, choose, communication, devices):
     needs = {job: list(needed(job, jobs)) for job in jobs}
     busy_until = [0] * devices
     waiting = set(jobs)
-    for now in range(10_000):
+    for now in range(1 + sum(job.duration + communication for job in jobs)):  # longer than one after the other
         if not waiting:
             break
         for device in range(devices):
