@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -90,3 +92,13 @@ def test_bad_input_is_named_with_its_remedy(arguments, messages):
     for message in messages:
         assert message in result.stderr
     assert result.stdout == ""
+
+
+def test_simulating_a_pipeline_does_not_wait_for_torch():
+    code = (
+        "import sys; from adagp.cli import app; app(['pipeline', '--schedule', 'chimera'], standalone_mode=False); "
+        "slow = {'torch', 'matplotlib', 'sklearn'} & set(sys.modules); assert not slow, slow"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "steps: 16" in done.stdout

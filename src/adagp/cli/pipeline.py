@@ -11,14 +11,12 @@ from rich.text import Text
 
 from adagp.accelerator.pipeline import SCHEMES, Pipeline, Timeline, costs, simulate
 from adagp.cli import options
-from adagp.cli.common import command, print_json
+from adagp.cli.common import InputError, command, print_json
 from adagp.report.pipeline_grid import PASSES, letter, number, pipeline_grid, pipeline_svg
 from adagp.report.pipeline_page import pipeline_page
 from adagp.report.pipeline_trace import chrome_trace
 from adagp.report.table import Table
 from adagp.schedules import Phase
-from adagp.training import RecipeError
-from adagp.training.files import write_bytes
 
 EPILOG = "Schedules of the pipeline:\n\n" + "\n".join(f"- `{name}`: {about}." for name, about in SCHEMES.items())
 Svg = Annotated[Path | None, typer.Option(help="Also draw it into this SVG file.")]
@@ -63,23 +61,23 @@ def pipeline_command(
     del debug
     check_folders(svg, html, trace)
     if schedule not in SCHEMES:
-        raise RecipeError(f"schedule '{schedule}' is unknown; choose one of {', '.join(SCHEMES)}")
+        raise InputError(f"schedule '{schedule}' is unknown; choose one of {', '.join(SCHEMES)}")
     try:
         pipeline = Pipeline(schedule, devices, microbatches, _phases(phases))
         stages = _values("forward", forward), _values("backward", backward)
         timeline = simulate(pipeline, costs(devices, *stages, _values("predictor", predictor), _plain(communication)))
         plain = simulate(pipeline.all_bp(), costs(devices, *stages, communication=_plain(communication)))
     except ValueError as error:
-        raise RecipeError(str(error)) from error
+        raise InputError(str(error)) from error
     title = f"{schedule}, {devices} devices, {microbatches} micro-batches, {_in_words(pipeline.phases)}"
     figures = _figures(timeline, plain)
     if svg is not None:
-        write_bytes(svg, pipeline_svg([(f"{title}: {timeline.steps:g} steps", timeline)]).encode())
+        write_text(svg, pipeline_svg([(f"{title}: {timeline.steps:g} steps", timeline)]))
     if html is not None:
         table = Table("In figures", ("figure", "value"), list(figures.items()), text_columns=2)
-        write_bytes(html, pipeline_page(title, table, [(_in_words(pipeline.phases), timeline)]).encode())
+        write_text(html, pipeline_page(title, table, [(_in_words(pipeline.phases), timeline)]))
     if trace is not None:
-        write_bytes(trace, json.dumps(chrome_trace(timeline)).encode())
+        write_text(trace, json.dumps(chrome_trace(timeline)))
     if as_json:
         print_json(_record(timeline, plain))
         return
@@ -95,7 +93,14 @@ def check_folders(*paths: Path | None) -> None:
     """Before any work: every file can be written where it is wanted."""
     for path in paths:
         if path is not None and not path.parent.is_dir():
-            raise RecipeError(f"'{path}' cannot be written: there is no folder '{path.parent}'; make it first")
+            raise InputError(f"'{path}' cannot be written: there is no folder '{path.parent}'; make it first")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file, whole or not at all."""
+    from adagp.training.files import write_bytes  # brings torch: only who writes a file waits for it
+
+    write_bytes(path, text.encode())
 
 
 def _phases(text: str) -> tuple[Phase, ...]:

@@ -8,15 +8,13 @@ import typer
 
 from adagp.accelerator import DATAFLOWS, Design, Machine
 from adagp.cli import options
-from adagp.cli.common import command, print_json, print_table
+from adagp.cli.common import InputError, command, print_json, print_table
 from adagp.cli.display import Display
-from adagp.cli.pipeline import Html, Svg, check_folders
+from adagp.cli.pipeline import Html, Svg, check_folders, write_text
 from adagp.report.pipeline_grid import pipeline_svg
 from adagp.report.pipeline_page import pipeline_page
 from adagp.reproduce.figure20 import PAPER, bars, bars_tables
 from adagp.reproduce.pipeline import SCHEMES, figure_table, panels
-from adagp.training import RecipeError
-from adagp.training.files import write_bytes
 
 DESIGNS = [design.value for design in Design if design is not Design.BASELINE]
 
@@ -32,9 +30,9 @@ def figure_command(figure: int) -> Callable[..., None]:
         table = figure_table(figure, shown)
         drawn = [(f"{panel.title}: {panel.timeline.steps:g} steps", panel.timeline) for panel in shown]
         if svg is not None:
-            write_bytes(svg, pipeline_svg(drawn).encode())
+            write_text(svg, pipeline_svg(drawn))
         if html is not None:
-            write_bytes(html, pipeline_page(table.title, table, drawn).encode())
+            write_text(html, pipeline_page(table.title, table, drawn))
         if as_json:
             print_json(
                 {
@@ -86,14 +84,14 @@ def speed_up_command(
     """
     del debug
     if design not in DESIGNS:
-        raise RecipeError(f"design '{design}' is unknown; choose one of {', '.join(DESIGNS)}")
+        raise InputError(f"design '{design}' is unknown; choose one of {', '.join(DESIGNS)}")
     chosen = Design(design)
     try:
         machine = Machine(dataflow=dataflow)
         with Display(as_json) as display:
             found = bars(batch, epochs, chosen, machine, display.on_message)
     except ValueError as error:
-        raise RecipeError(str(error)) from error
+        raise InputError(str(error)) from error
     if as_json:
         print_json(
             {

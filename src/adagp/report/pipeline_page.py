@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from adagp.accelerator.pipeline import Timeline
-from adagp.report.html import document, table_html
+from adagp.report.document import document, table_html
 from adagp.report.pipeline_grid import pipeline_svg
 from adagp.report.table import Table
 
