@@ -9,7 +9,7 @@ from adagp.schedules.plan import Phase, Plan
 
 SCHEMES: Mapping[str, str] = {
     "gpipe": "all forwards of a batch, then all backwards",
-    "dapple": "one forward, one backward (1F1B): as fast as gpipe, fewer activations held",
+    "dapple": "one forward, one backward (1F1B): with equal stages as fast as gpipe, fewer activations held",
     "chimera": "two such pipelines in opposite directions, so that each stage is held by two devices",
 }
 """How a batch's micro-batches are ordered, and where its stages are."""
