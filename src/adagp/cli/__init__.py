@@ -15,6 +15,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "reproduce": ("adagp.cli.reproduce", "reproduce_app"),
     "simulate": ("adagp.cli.simulate", "simulate_command"),
     "pipeline": ("adagp.cli.pipeline", "pipeline_command"),
+    "hardware": ("adagp.cli.hardware", "hardware_app"),
     "models": ("adagp.cli.lists", "models_command"),
     "data": ("adagp.cli.data", "data_command"),
 }

@@ -12,6 +12,7 @@ from adagp.cli.common import command, print_tables
 from adagp.cli.display import Display
 from adagp.cli.reproduce_accelerator import add_commands
 from adagp.cli.reproduce_accuracy import quality_command, table_command
+from adagp.cli.reproduce_hardware import hardware_table_command
 from adagp.cli.reproduce_pipeline import figure_command, speed_up_command
 from adagp.cli.runs import chosen_device, numbers, resume_line, stopped
 from adagp.reproduce import approximation, pipeline
@@ -27,6 +28,8 @@ for figure in pipeline.SCHEMES:
 reproduce_app.command("fig20")(speed_up_command)
 for _table in (1, 2, 3):
     reproduce_app.command(f"table{_table}")(table_command(_table))
+for _table in (4, 5):
+    reproduce_app.command(f"table{_table}")(hardware_table_command(_table))
 reproduce_app.command("predictor-quality")(quality_command)
 add_commands(reproduce_app)
 

@@ -12,43 +12,40 @@ from dataclasses import replace
 from amaranth.hdl import Module
 from amaranth.lib.wiring import Component, Flow
 
+from adagp.accelerator.designs import Design
 from adagp.accelerator.rtl.core import Core, outer_ports
-from adagp.accelerator.rtl.geometry import Geometry
+from adagp.accelerator.rtl.geometry import Geometry, folds
 from adagp.accelerator.rtl.library import Library, place
 
-DESIGNS = ("baseline", "low", "efficient", "max")
 MAIN, PREDICTOR = "main", "predictor"
-PREDICTOR_WEIGHTS = 17 * 4609
-"""Words that the predictor's memory must hold: 4 x 4 features and a constant, for rows of 512 x 3 x 3 and a bias."""
-PREDICTOR_ARRAY = (8, 10)
+PREDICTOR_INPUTS, PREDICTOR_OUTPUTS = 17, 4609
+"""Of its linear layer, which its memory holds: 4 x 4 features and a constant; 512 x 3 x 3 weights and a bias."""
+SECOND_ARRAY = (8, 10)
 """Of MAX's second array; the papers do not say, but count 80 more multipliers."""
 
 
 def geometries(
-    design: str, array: tuple[int, int] = (12, 15), predictor_array: tuple[int, int] = PREDICTOR_ARRAY
+    design: Design, array: tuple[int, int] = (12, 15), second_array: tuple[int, int] = SECOND_ARRAY
 ) -> dict[str, Geometry]:
     """The cores of a design, at the default sizes of their memories.
 
     Raises:
-        ValueError: for an unknown design, or an array that cannot be built.
+        ValueError: for an array that cannot be built.
     """
-    if design not in DESIGNS:
-        raise ValueError(f"design={design!r}: is unknown; choose one of {', '.join(DESIGNS)}")
-    main = Geometry(*array, pools=design != "baseline")
-    if design == "efficient":
+    main = Geometry(*array, pools=design is not Design.BASELINE)
+    if design is Design.EFFICIENT:
         return {MAIN: replace(main, predictor_depth=_predictor_depth(*array))}
-    if design == "max":
+    if design is Design.MAX:
         second = Geometry(
-            *predictor_array, input_depth=2048, weight_depth=_predictor_depth(*predictor_array), output_depth=512
+            *second_array, input_depth=2048, weight_depth=_predictor_depth(*second_array), output_depth=512
         )
         return {MAIN: main, PREDICTOR: second}
     return {MAIN: main}
 
 
 def _predictor_depth(rows: int, columns: int) -> int:
-    """The power of two of words in each column's bank that the predictor's weights need."""
-    inputs, outputs = 17, PREDICTOR_WEIGHTS // 17
-    words = -(-inputs // rows) * rows * -(-outputs // columns)
+    """The power of two of words in each column's bank that its linear layer and 3 x 3 convolution need."""
+    words = folds(PREDICTOR_INPUTS, rows) * rows * folds(PREDICTOR_OUTPUTS, columns) + folds(9, rows) * rows
     return 1 << (words - 1).bit_length()
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from adagp.accelerator.rtl.descriptor import Descriptor, Memory, Mode, Op
-from adagp.accelerator.rtl.geometry import Geometry
+from adagp.accelerator.rtl.geometry import Geometry, folds
 from adagp.accelerator.rtl.golden import Integers
 
 Rows = list[list[int]]
@@ -165,11 +165,6 @@ class Product:
 def joined(command: Command) -> Command:
     """The command, not begun before the other core's next joined one is."""
     return replace(command, descriptor=replace(command.descriptor, join=True))
-
-
-def folds(whole: int, part: int) -> int:
-    """How many parts the whole is cut into."""
-    return -(-whole // part)
 
 
 def input_rows(inputs: Integers, geometry: Geometry) -> Rows:

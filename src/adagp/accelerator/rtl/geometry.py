@@ -62,3 +62,8 @@ class Geometry:
         inputs = self.rows * self.input_depth * self.width
         weights = self.columns * (self.weight_depth + self.predictor_depth) * self.width
         return inputs + weights + self.columns * self.output_depth * self.sum_width
+
+
+def folds(whole: int, part: int) -> int:
+    """How many parts the whole is cut into."""
+    return -(-whole // part)

@@ -6,15 +6,13 @@ compiler. Nothing is placed or routed, and no power is estimated.
 
 import json
 import re
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from amaranth.lib.wiring import Component
 
 from adagp.accelerator.rtl.library import Library
+from adagp.accelerator.rtl.tools import ToolError, run_yosys
 
 TARGETS = ("xc7", "osu018")
 LIBERTY = Path("/usr/share/qflow/tech/osu018/osu018_stdcells.lib")
@@ -25,10 +23,6 @@ _OSU018 = """
 hierarchy -check -top {top}; proc; opt; wreduce; peepopt; opt_clean; alumacc; share; opt; memory -nomap; opt -fast
 techmap; opt -fast; dfflibmap -liberty {liberty}; abc -liberty {liberty}; opt_clean
 """
-
-
-class ToolError(RuntimeError):
-    """A program that is needed is missing, or failed; the message names it and the remedy."""
 
 
 def synthesise(design: Component, target: str) -> dict[str, int]:
@@ -43,6 +37,7 @@ def synthesise(design: Component, target: str) -> dict[str, int]:
         ValueError: for an unknown target.
         ToolError: without yosys or the standard cells, or where yosys fails.
     """
+    rtlil = Library().rtlil(design)
     if target not in TARGETS:
         raise ValueError(f"target={target!r}: is unknown; choose one of {', '.join(TARGETS)}")
     if target == "osu018" and not LIBERTY.is_file():
@@ -51,30 +46,8 @@ def synthesise(design: Component, target: str) -> dict[str, int]:
         )
     steps = _XC7 if target == "xc7" else _OSU018
     script = steps.format(top=design.module_name, liberty=LIBERTY)
-    cells = _cells(run_yosys(Library().rtlil(design), f"{script}\ntee -q -o {{folder}}/stat stat -json", "stat"))
+    cells = _cells(run_yosys(rtlil, f"{script}\ntee -q -o {{folder}}/stat stat -json", "stat"))
     return _on_fpga(cells) if target == "xc7" else _in_standard_cells(cells)
-
-
-def run_yosys(rtlil: str, script: str, result: str) -> str:
-    """Run a script on a design; returns a file it wrote into `{folder}`.
-
-    Raises:
-        ToolError: without yosys, or where it fails.
-    """
-    yosys = shutil.which("yosys")
-    if yosys is None:
-        raise ToolError("yosys is missing: install it, on Debian: apt-get install yosys")
-    with tempfile.TemporaryDirectory(prefix="adagp-") as name:
-        folder = Path(name)
-        (folder / "design.il").write_text(rtlil)
-        (folder / "script.ys").write_text(f"read_rtlil {folder}/design.il\n{script.format(folder=folder)}\n")
-        done = subprocess.run(
-            [yosys, "-q", "-s", str(folder / "script.ys")], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-            raise ToolError(f"yosys failed: {lines[-1] if lines else f'exit code {done.returncode}'}")
-        return (folder / result).read_text()
 
 
 def _cells(text: str) -> dict[str, int]:

@@ -28,7 +28,7 @@ class Bench:
     """A design in the simulator, and around it a machine that gives and takes words."""
 
     def __init__(self, cores: Mapping[str, Geometry], words_every: int = 1) -> None:
-        """Elaborate once; every `run` starts from reset.
+        """Every `run` starts from reset.
 
         Args:
             cores: Of the design.
@@ -36,7 +36,6 @@ class Bench:
         """
         self.geometries = dict(cores)
         self._words_every = words_every
-        self._design = Accelerator(self.geometries)
         self._simulator: Simulator | None = None
         self._programs: Mapping[str, Sequence[Command]] = {}
         self._traces: dict[str, Trace] = {}
@@ -46,25 +45,26 @@ class Bench:
         self._programs = programs
         self._traces = {unit: Trace() for unit in self.geometries}
         if self._simulator is None:
-            self._simulator = Simulator(self._design)
+            design = Accelerator(self.geometries)
+            self._simulator = Simulator(design)
             self._simulator.add_clock(1e-6)
             for unit in self.geometries:
-                self._simulator.add_testbench(self._bench(unit))
+                self._simulator.add_testbench(self._machine(unit, _Ports(design, unit)))
         else:
             self._simulator.reset()
         self._simulator.run()
         return self._traces
 
-    def _bench(self, unit: str) -> Callable[[Any], Coroutine[Any, Any, None]]:
-        async def bench(context: Any) -> None:
+    def _machine(self, unit: str, ports: "_Ports") -> Callable[[Any], Coroutine[Any, Any, None]]:
+        async def machine(context: Any) -> None:
             trace = self._traces[unit]
             for command in self._programs.get(unit, ()):
-                waited, cycles, rows = await _run(context, _Ports(self._design, unit), command, self._words_every)
+                waited, cycles, rows = await _run(context, ports, command, self._words_every)
                 command.keep(rows)
                 trace.cycles.append(cycles)
                 trace.total_cycles += waited + cycles
 
-        return bench
+        return machine
 
 
 class _Ports:

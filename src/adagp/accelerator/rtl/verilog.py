@@ -3,7 +3,7 @@
 from amaranth.lib.wiring import Component
 
 from adagp.accelerator.rtl.library import Library
-from adagp.accelerator.rtl.synthesis import run_yosys
+from adagp.accelerator.rtl.tools import run_yosys
 
 
 def verilog(design: Component) -> str:

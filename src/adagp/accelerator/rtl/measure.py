@@ -1,0 +1,154 @@
+"""Cycles of whole batches, measured on the RTL and as the accelerator model counts them.
+
+The model counts products, and what LOW loads. The RTL also loads operands, drains results and takes descriptors over,
+in every design alike; so totals differ, and designs must differ from each other as the model says.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from adagp.accelerator.array import Array
+from adagp.accelerator.designs import Design, batch_steps
+from adagp.accelerator.duties import batch_duties
+from adagp.accelerator.machine import Machine
+from adagp.accelerator.parts import network_parts
+from adagp.accelerator.rtl.batches import Stage, bp_stages, gp_stages, plain_stages, predictor_passes, run_batch
+from adagp.accelerator.rtl.descriptor import OVERHEAD_CYCLES, Op
+from adagp.accelerator.rtl.designs import MAIN, PREDICTOR
+from adagp.accelerator.rtl.driver import Command
+from adagp.accelerator.rtl.geometry import Geometry
+from adagp.accelerator.rtl.lowering import Convolution
+from adagp.accelerator.rtl.network import Batch, Network
+from adagp.accelerator.rtl.testbench import Bench
+from adagp.accelerator.shapes import Pass
+from adagp.accelerator.workload import PredictorShape, Work
+from adagp.schedules import Phase
+from adagp.schedules.plan import BACKPROP, Plan
+
+LAYERS = (Convolution(1, 3, (4, 4), (3, 3), 1, 1), Convolution(3, 4, (4, 4), (3, 3), 2, 1), Convolution(16, 5))
+"""A network small enough to be clocked in seconds: two convolutions and a linear layer."""
+SAMPLES, GRID = 2, 2
+_CORE = Geometry(4, 3, input_depth=512, weight_depth=256, output_depth=128)
+_SECOND = Geometry(3, 2, input_depth=256, weight_depth=512, output_depth=128)
+
+
+@dataclass(frozen=True)
+class BatchCycles:
+    """Of one batch on one design. Of two cores, in each stage the slower one's are counted.
+
+    Attributes:
+        design: The design.
+        phase: The batch's.
+        measured: On the RTL, from the first descriptor until all cores are done.
+        products: Of these, with the array at work.
+        moves: Loading operands and draining results.
+        descriptors: Taking descriptors over, and waiting for their last result.
+        model: What the accelerator model says.
+    """
+
+    design: Design
+    phase: Phase
+    measured: int
+    products: int
+    moves: int
+    descriptors: int
+    model: int
+
+
+def small_cores(design: Design) -> dict[str, Geometry]:
+    """The cores of a design at a size that is quick to simulate."""
+    match design:
+        case Design.BASELINE:
+            return {MAIN: _CORE}
+        case Design.LOW:
+            return {MAIN: replace(_CORE, pools=True)}
+        case Design.EFFICIENT:
+            return {MAIN: replace(_CORE, pools=True, predictor_depth=256)}
+        case Design.MAX:
+            return {MAIN: replace(_CORE, pools=True), PREDICTOR: _SECOND}
+
+
+def small_batch(seed: int = 0) -> tuple[Network, Batch]:
+    """The small network with random weights, and a batch; numbers are large enough that some sums are cut."""
+    rng = np.random.default_rng(seed)
+
+    def values(*size: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+        return rng.integers(-3000, 3000, size)
+
+    weights = [values(layer.c_out, layer.c_in, *layer.kernel) for layer in LAYERS]
+    longest = max(layer.row for layer in LAYERS)
+    network = Network(LAYERS, weights, values(1, 1, 3, 3), values(GRID * GRID + 1, longest), GRID)
+    last = len(LAYERS) - 1
+    output = (SAMPLES, LAYERS[last].c_out, *LAYERS[last].out)
+    return network, Batch({0: values(SAMPLES, LAYERS[0].c_in, *LAYERS[0].image)}, grads={last: values(*output)})
+
+
+def batch_stages(
+    design: Design, phase: Phase, network: Network, batch: Batch, cores: Mapping[str, Geometry]
+) -> list[Stage]:
+    """A batch on a design; the baseline knows only backpropagation.
+
+    Raises:
+        ValueError: for a GP batch on the baseline.
+    """
+    if design is Design.BASELINE:
+        if phase is Phase.GP:
+            raise ValueError("phase=GP: the baseline has no predictor; choose another design")
+        return plain_stages(network, batch, cores)
+    return (gp_stages if phase is Phase.GP else bp_stages)(network, batch, cores)
+
+
+def measure(design: Design, phase: Phase) -> BatchCycles:
+    """Run a batch of the small network on the RTL."""
+    cores, (network, batch) = small_cores(design), small_batch()
+    stages = batch_stages(design, phase, network, batch, cores)
+    measured = run_batch(Bench(cores), stages, predictor_passes(network, batch, cores))
+    slowest = [(cores[unit], command.descriptor) for unit, command in _critical(stages, cores)]
+    products = sum(each.work_cycles(core) for core, each in slowest if each.op is Op.PRODUCT)
+    return BatchCycles(
+        design=design,
+        phase=phase,
+        measured=measured,
+        products=products,
+        moves=sum(each.work_cycles(core) for core, each in slowest) - products,
+        descriptors=OVERHEAD_CYCLES * len(slowest),
+        model=model_cycles(design, phase),
+    )
+
+
+def model_cycles(design: Design, phase: Phase) -> int:
+    """The same batch by the accelerator model; LOW loads as many words a cycle as the RTL's weight buffer takes."""
+    works = [
+        Work(
+            f"layer{index}",
+            "linear" if layer.image == (1, 1) else "convolution",
+            layer.shape(SAMPLES),
+            tuple(Pass) if index else (Pass.FORWARD, Pass.WEIGHT_GRAD),
+            covered=True,
+        )
+        for index, layer in enumerate(LAYERS)
+    ]
+    machine = Machine(
+        array=Array(_CORE.rows, _CORE.columns),
+        second_array=Array(_SECOND.rows, _SECOND.columns),
+        predictor=PredictorShape(grid=GRID),
+        dram_words_per_cycle=_CORE.columns,
+    )
+    plan = Plan(Phase.GP, "predicted") if phase is Phase.GP else BACKPROP
+    duties = batch_duties(works, plan, learning=design is not Design.BASELINE)
+    return sum(step.cycles for step in batch_steps(design, network_parts(works, machine), duties, machine))
+
+
+def _critical(stages: Sequence[Stage], cores: Mapping[str, Geometry]) -> list[tuple[str, Command]]:
+    """The commands of the slower core of each stage."""
+    found = []
+    for stage in stages:
+        cycles = {
+            unit: sum(command.descriptor.cycles(cores[unit]) for command in commands)
+            for unit, commands in stage.items()
+        }
+        slower = max(cycles, key=lambda unit: cycles[unit])
+        found += [(slower, command) for command in stage[slower]]
+    return found

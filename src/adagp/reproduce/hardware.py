@@ -1,0 +1,100 @@
+"""Tables 4 and 5 of the ADA-GP paper: resources on an FPGA and area in standard cells, our RTL beside the paper's."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from adagp.accelerator import Design
+from adagp.report import Table
+
+Resources = Mapping[Design, Mapping[str, int]]
+
+TARGETS = {4: "xc7", 5: "osu018"}
+"""What each table is synthesised for here."""
+PAPER_TABLE_4: Resources = {
+    Design.BASELINE: {"lut": 472_004, "ff": 31_402, "ramb36": 1_327, "ramb18": 514, "dsp": 166},
+    Design.LOW: {"lut": 489_286, "ff": 31_856, "ramb36": 1_327, "ramb18": 514, "dsp": 166},
+    Design.EFFICIENT: {"lut": 493_171, "ff": 31_916, "ramb36": 2_407, "ramb18": 514, "dsp": 166},
+    Design.MAX: {"lut": 494_080, "ff": 37_452, "ramb36": 2_407, "ramb18": 514, "dsp": 246},
+}
+PAPER_TABLE_5: Resources = {
+    Design.BASELINE: {"combinational_um2": 2_331_250, "area_um2": 2_546_076, "total_um2": 2_982_691},
+    Design.LOW: {"combinational_um2": 2_375_188, "area_um2": 2_590_583, "total_um2": 3_035_954},
+    Design.EFFICIENT: {"combinational_um2": 2_405_881, "area_um2": 2_622_858, "total_um2": 3_062_890},
+    Design.MAX: {"combinational_um2": 2_512_057, "area_um2": 2_770_979, "total_um2": 3_231_136},
+}
+PAPER = {4: PAPER_TABLE_4, 5: PAPER_TABLE_5}
+_NAMES = {
+    "lut": "LUT",
+    "ff": "registers",
+    "dsp": "DSP48E1",
+    "ramb36": "RAMB36",
+    "ramb18": "RAMB18",
+    "combinational_um2": "combinational um2",
+    "area_um2": "cell area um2",
+    "total_um2": "with interconnect um2",
+}
+_NOTES = {
+    4: (
+        "ours: yosys, not placed or routed; the paper's: Vivado, placed and routed, on a Virtex 7",
+        "LUT: the paper has 2,600 a PE, not said what for; a MAC is one DSP48E1, so compare increases, not shares",
+        "RAMB36: the paper's 1,080 hold 2.2 million words of 16 bits; our predictor has 78,362 weights",
+        "DSP48E1: MAX's second array has 80 PEs, read off the paper's +80; it does not say why 180 PEs take 166",
+    ),
+    5: (
+        "ours: yosys and open 0.18 um cells, memories left out; the paper's: Design Compiler, technology not named",
+        "with interconnect: the paper's +1.7, +2.6 and +8.3 % are of this; without layout ours has none",
+    ),
+}
+
+
+def synthesised(
+    table: int, array: tuple[int, int], second_array: tuple[int, int], tell: Callable[[str], None]
+) -> dict[Design, dict[str, int]]:
+    """Our four designs, one after the other.
+
+    Raises:
+        ToolError: without yosys or its cells.
+    """
+    from adagp.accelerator.rtl.designs import Accelerator, geometries  # Amaranth may not be there
+    from adagp.accelerator.rtl.synthesis import synthesise
+
+    found = {}
+    for design in Design:
+        tell(f"synthesising {design.value} for {TARGETS[table]}")
+        found[design] = synthesise(Accelerator(geometries(design, array, second_array)), TARGETS[table])
+    return found
+
+
+def resources_table(table: int, ours: Resources, title: str) -> Table:
+    """Absolute values, and what each design adds to its baseline."""
+    paper = PAPER[table]
+    rows = [
+        (
+            design.value,
+            _NAMES[resource],
+            *_values(ours, design, resource),
+            *_values(paper, design, resource),
+        )
+        for design in Design
+        for resource in paper[design]
+    ]
+    columns = ("design", "resource", "ours", "increase", "%", "paper's", "increase", "%")
+    return Table(f"Table {table}: {title}", columns, rows, _NOTES[table], text_columns=2)
+
+
+def plain(table: int, ours: Resources) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        whose: {design.value: dict(resources[design]) for design in Design}
+        for whose, resources in (("ours", ours), ("paper", PAPER[table]))
+    }
+
+
+def _values(found: Resources, design: Design, resource: str) -> tuple[str, str, str]:
+    """The value, what it adds to the baseline's, and that in percent."""
+    if resource not in found[design]:
+        return "", "", ""
+    value, base = found[design][resource], found[Design.BASELINE][resource]
+    if design is Design.BASELINE:
+        return f"{value:,}", "", ""
+    return f"{value:,}", f"{value - base:+,}", f"{100 * (value / base - 1):+.1f}" if base else "-"

@@ -1,0 +1,96 @@
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("amaranth", reason="needs amaranth: pip install 'adagp[hardware]'")
+
+from adagp.accelerator import Design
+from adagp.accelerator.rtl import synthesis
+from adagp.accelerator.rtl.array import SystolicArray
+from adagp.accelerator.rtl.designs import Accelerator, geometries
+from adagp.accelerator.rtl.geometry import Geometry
+from adagp.accelerator.rtl.library import Library
+from adagp.accelerator.rtl.measure import small_cores
+from adagp.accelerator.rtl.synthesis import synthesise
+from adagp.accelerator.rtl.tools import ToolError, run_yosys
+from adagp.accelerator.rtl.verilog import verilog
+
+needs_yosys = pytest.mark.skipif(shutil.which("yosys") is None, reason="needs yosys: apt-get install yosys")
+needs_cells = pytest.mark.skipif(
+    not synthesis.LIBERTY.is_file(), reason="needs standard cells: apt-get install qflow-tech-osu018"
+)
+
+
+def test_parts_of_a_kind_are_written_once():
+    text = Library().rtlil(Accelerator(small_cores(Design.MAX)))
+    modules = [line.split()[1] for line in text.splitlines() if line.startswith("module ")]
+    assert len(modules) == len(set(modules))
+    assert sum(name.startswith("\\pe_") for name in modules) == 1
+    assert sum("cell \\pe_16_48" in line for line in text.splitlines()) == 4 * 3 + 3 * 2
+    assert text.count("attribute \\top 1") == 1
+
+
+@needs_yosys
+def test_the_papers_array_of_180_pes_has_180_multipliers_and_nothing_else_but_registers():
+    found = synthesise(SystolicArray(Geometry()), "xc7")
+    assert found == {"lut": 0, "ff": 180 * 32, "dsp": 180, "ramb36": 0, "ramb18": 0}
+
+
+@needs_yosys
+@needs_cells
+def test_the_area_of_an_array_is_that_of_its_pes():
+    few, many = (synthesise(SystolicArray(Geometry(2, columns)), "osu018") for columns in (1, 3))
+    assert many["area_um2"] == 3 * few["area_um2"]
+    assert few["sequential_cells"] == 2 * (16 + 16 + 48)
+    assert 0 < few["combinational_um2"] < few["area_um2"]
+
+
+@needs_yosys
+@needs_cells
+@pytest.mark.slow
+@pytest.mark.parametrize("design", Design)
+def test_designs_of_180_pes_add_what_they_are_made_of(design):
+    cores = geometries(design)
+    base = geometries(Design.BASELINE)
+    fpga, plain = (synthesise(Accelerator(which), "xc7") for which in (cores, base))
+    cells, plain_cells = (synthesise(Accelerator(which), "osu018") for which in (cores, base))
+    second = 80 if design is Design.MAX else 0
+    assert fpga["dsp"] - plain["dsp"] == second
+    assert plain["dsp"] == 180
+    more_memory = design in (Design.EFFICIENT, Design.MAX)
+    assert (fpga["ramb36"] > plain["ramb36"]) == more_memory
+    assert (fpga["lut"] > plain["lut"]) == (design is not Design.BASELINE)
+    assert (cells["area_um2"] > plain_cells["area_um2"]) == (design is not Design.BASELINE)
+
+
+@needs_yosys
+@pytest.mark.parametrize("design", Design)
+def test_exported_verilog_passes_a_linter_and_says_what_it_is(design, tmp_path):
+    text = verilog(Accelerator(small_cores(design)))
+    assert "module accelerator(" in text
+    assert text.count("module pe_16_48(") == 1
+    path = tmp_path / "design.v"
+    path.write_text(text)
+    for tool, *arguments in (("iverilog", "-g2005", "-t", "null"), ("verilator", "--lint-only", "-Wno-fatal")):
+        if shutil.which(tool):
+            done = subprocess.run([tool, *arguments, str(path)], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+
+
+def test_a_missing_program_is_named_with_its_package(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ToolError, match="apt-get install yosys"):
+        synthesise(SystolicArray(Geometry(2, 1)), "xc7")
+    monkeypatch.setattr(synthesis, "LIBERTY", Path("nowhere.lib"))
+    with pytest.raises(ToolError, match="apt-get install qflow-tech-osu018"):
+        synthesise(SystolicArray(Geometry(2, 1)), "osu018")
+    with pytest.raises(ValueError, match="target='asic': is unknown; choose one of xc7, osu018"):
+        synthesise(SystolicArray(Geometry(2, 1)), "asic")
+
+
+@needs_yosys
+def test_what_yosys_complains_of_is_passed_on():
+    with pytest.raises(ToolError, match=r"yosys failed: .*No such command: nonsense"):
+        run_yosys(Library().rtlil(SystolicArray(Geometry(2, 1))), "nonsense", "stat")

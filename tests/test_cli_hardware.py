@@ -1,0 +1,103 @@
+import json
+import shutil
+import sys
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("amaranth", reason="needs amaranth: pip install 'adagp[hardware]'")
+
+from adagp.accelerator.rtl import golden
+from adagp.accelerator.rtl.measure import small_cores
+from adagp.cli import app
+
+needs_yosys = pytest.mark.skipif(shutil.which("yosys") is None, reason="needs yosys: apt-get install yosys")
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["hardware", *arguments])
+
+
+def test_check_tells_that_all_is_exact_and_on_time():
+    done = run("check", "--array", "2x3", "--json")
+    assert done.exit_code == 0, done.output
+    checks = json.loads(done.stdout)["checks"]
+    assert len(checks) == 7
+    assert all(check["passed"] and check["exact"] and check["cycles"] == check["model_cycles"] for check in checks)
+
+
+def test_check_fails_where_the_rtl_is_wrong(monkeypatch):
+    true = golden.operands
+    monkeypatch.setattr(golden, "operands", lambda sums, shift, width=16: true(sums, shift, width) ^ 1)
+    done = run("check", "--array", "2x2")
+    assert done.exit_code == 1
+    assert "NO" in done.stdout
+    assert "does not compute what it should: convolution, forward" in done.stderr
+
+
+@pytest.fixture
+def small_memories(monkeypatch):
+    """Designs of the size that is asked for, but with memories that take no time to write down."""
+
+    def small(design, array, second_array):
+        sizes = zip(small_cores(design).items(), (array, second_array), strict=False)
+        return {unit: replace(core, rows=rows, columns=columns) for (unit, core), (rows, columns) in sizes}
+
+    monkeypatch.setattr("adagp.accelerator.rtl.designs.geometries", small)
+
+
+@needs_yosys
+@pytest.mark.usefixtures("small_memories")
+def test_synth_gives_one_object_of_resources():
+    done = run("synth", "--design", "max", "--array", "2x2", "--second-array", "1x2", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["dsp"] == 6
+    assert {"lut", "ff", "ramb36", "ramb18"} <= set(found)
+
+
+@needs_yosys
+@pytest.mark.usefixtures("small_memories")
+def test_export_writes_a_file_for_each_design(tmp_path):
+    done = run("export", "--verilog", str(tmp_path / "out"), "--array", "2x2", "--second-array", "2x2", "--json")
+    assert done.exit_code == 0, done.output
+    files = json.loads(done.stdout)["files"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["baseline.v", "efficient.v", "low.v", "max.v"]
+    assert len(files) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("synth", "--design", "huge"), "design='huge': is unknown; choose one of baseline, low, efficient, max"),
+        (("synth", "--target", "asic"), "target='asic': is unknown; choose one of xc7, osu018"),
+        (("synth", "--array", "12"), "array=12: is not ROWSxCOLUMNS"),
+        (("synth", "--array", "0x15"), "array=0x15: has no PE"),
+        (("check", "--array", "1x1"), "array=1x1"),
+    ],
+)
+def test_wrong_input_is_named(arguments, message):
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+@pytest.mark.usefixtures("small_memories")
+def test_without_yosys_the_package_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", "")
+    for arguments in (("synth",), ("export", "--verilog", str(tmp_path / "out"))):
+        done = run(*arguments)
+        assert done.exit_code == 1
+        assert "apt-get install yosys" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_amaranth_the_extra_is_named(monkeypatch):
+    for name in ("checks", "designs", "synthesis"):
+        monkeypatch.delitem(sys.modules, f"adagp.accelerator.rtl.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "amaranth", None)
+    monkeypatch.setitem(sys.modules, "amaranth.lib.wiring", None)
+    done = run("synth")
+    assert done.exit_code == 1
+    assert "pip install 'adagp[hardware]'" in done.stderr
