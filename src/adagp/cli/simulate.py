@@ -346,7 +346,7 @@ def _sweep(
     points = sweep(network_of, setting, ranges, table)
     machine = setting.machine
     fixed = (
-        "beside what is swept: " + assumptions(machine, setting.batch, setting.epochs)[0],
+        "where not swept over: " + assumptions(machine, setting.batch, setting.epochs)[0],
         *assumptions(machine)[1:],
         energy_note(machine, table),
     )

@@ -107,7 +107,7 @@ def layers_picture(runs: Mapping[Design, Run], design: Design, title: str, file_
         below = [low + height for low, height in zip(below, heights, strict=True)]
     panel.set_xticks(list(places), names, rotation=60, ha="right", fontsize=8)
     panel.legend(fontsize=8, frameon=False)
-    dress(panel, "", "", "cycles of the whole training")
+    dress(panel, "", "", f"cycles of {runs[design].count:,} batches")
     return _titled(figure, title, file_format)
 
 
@@ -140,9 +140,8 @@ def bars_picture(
                 lines[name], color="#D55E00", linewidth=1.2, linestyle="--", label=f"paper's average {lines[name]}"
             )
         panel.set_xticks(range(len(networks)), list(networks), rotation=30, ha="right", fontsize=8)
-        panel.legend(
-            fontsize=8, frameon=False, ncols=len(designs) + 1, loc="lower right", facecolor="white", framealpha=1
-        )
+        above = {"loc": "lower right", "bbox_to_anchor": (1, 1)}
+        panel.legend(fontsize=8, frameon=False, ncols=len(designs) + 1, **above)
         dress(panel, name, "", up)
     return _titled(figure, title, file_format)
 
@@ -154,11 +153,14 @@ def sweep_picture(points: Sequence[Point], title: str, file_format: str = "png")
     for point in points:
         panels.setdefault(", ".join(f"{name} {point.values[name]}" for name in others), []).append(point)
     figure, axes = _figure(7, 0.8 + 3.0 * len(panels), len(panels))
+    heights = [point.speed_ups[design] for point in points for design in ADAGP]
+    room = 0.05 * (max(heights) - min(heights)) + 0.005
     for panel, (name, chosen) in zip(axes, panels.items(), strict=True):
+        panel.set_ylim(min(heights) - room, max(heights) + room)
         labels = [point.values[first] for point in chosen]
         for design in ADAGP:
-            heights = [point.speed_ups[design] for point in chosen]
-            panel.plot(range(len(labels)), heights, "o-", color=COLOURS[design], label=NAMES[design])
+            reached = [point.speed_ups[design] for point in chosen]
+            panel.plot(range(len(labels)), reached, "o-", color=COLOURS[design], label=NAMES[design])
         panel.set_xticks(range(len(labels)), labels)
         panel.legend(fontsize=8, frameon=False)
         dress(panel, name, first, "speed-up")

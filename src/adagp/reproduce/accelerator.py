@@ -101,7 +101,7 @@ def figure16_table(runs: Runs, scale: Scale) -> Table:
         "Figure 16: VGG13, plain backpropagation and ADA-GP-Efficient, layer by layer",
         ("layer", "baseline", "warm-up", "BP", "GP", "ADA-GP", "speed-up"),
         rows,
-        ("cycles of the whole training; the paper's figure is an image without values", *_notes(scale)),
+        (f"cycles of {efficient.count:,} batches; the paper's figure is an image without values", *_notes(scale)),
     )
 
 
