@@ -68,8 +68,13 @@ def network(model: str, data: str, batch: int) -> list[Work]:
     """
     if data not in DATA_SHAPES:
         raise ValueError(f"data={data!r}: is unknown; choose one of {', '.join(DATA_SHAPES)}")
+    return list(_network(model, data, batch))
+
+
+@cache
+def _network(model: str, data: str, batch: int) -> tuple[Work, ...]:
     works = _frozen(model, data) if (model, data) in PAIRS else fresh(model, data)
-    return rebatch(works, TRACED_BATCH, batch)
+    return tuple(rebatch(works, TRACED_BATCH, batch))
 
 
 def fresh(model: str, data: str) -> list[Work]:

@@ -81,7 +81,7 @@ def _parts(work: Work, machine: Machine, first: bool) -> Parts:
     small, last = predictor = machine.predictor.layers(work)
     return Parts(
         name=work.name,
-        costs={which: _cost(work.shape, which, machine.array, machine.dataflow) for which in work.passes},
+        costs=_pass_costs(work.shape, work.passes, machine.array, machine.dataflow),
         predictor=_predictor_cost(predictor, machine.array, machine.dataflow),
         second_predictor=_predictor_cost(predictor, machine.second_array, machine.dataflow),
         predictor_words=small.weight_words + last.weight_words,
@@ -92,20 +92,23 @@ def _parts(work: Work, machine: Machine, first: bool) -> Parts:
     )
 
 
+@cache
+def _pass_costs(shape: LayerShape, passes: tuple[Pass, ...], array: Array, dataflow: str) -> Mapping[Pass, PassCost]:
+    return {which: pass_cost(shape, which, array, dataflow) for which in passes}
+
+
+@cache
 def _predictor_cost(layers: tuple[LayerShape, LayerShape], array: Array, dataflow: str) -> PredictorCost:
     """Its convolution sees pooled outputs, which need no gradient."""
-    predict = [_cost(layer, Pass.FORWARD, array, dataflow) for layer in layers]
-    learn = [_cost(layer, Pass.WEIGHT_GRAD, array, dataflow) for layer in layers]
-    learn.append(_cost(layers[1], Pass.INPUT_GRAD, array, dataflow))
+    predict = [pass_cost(layer, Pass.FORWARD, array, dataflow) for layer in layers]
+    learn = [pass_cost(layer, Pass.WEIGHT_GRAD, array, dataflow) for layer in layers]
+    learn.append(pass_cost(layers[1], Pass.INPUT_GRAD, array, dataflow))
     return PredictorCost(
         predict_cycles=sum(cost.cycles for cost in predict),
         learn_cycles=sum(cost.cycles for cost in learn),
         predict_buffer_words=sum(cost.buffer_words for cost in predict),
         learn_buffer_words=sum(cost.buffer_words for cost in learn),
     )
-
-
-_cost = cache(pass_cost)
 
 
 def forward_cycles(layer: Parts, duty: Duty, machine: Machine) -> int:

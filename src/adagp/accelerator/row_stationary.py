@@ -157,6 +157,11 @@ def _divisors(value: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(value // d for d in small)}))
 
 
+@cache
+def _divisor_array(value: int) -> Integers:
+    return np.array(_divisors(value), dtype=np.int64)
+
+
 _OUTER, _BUFFERED, _INNER, _REGISTERED, _LARGER = range(5)
 
 
@@ -232,7 +237,7 @@ def _cheapest_cut(
     DRAM words follow from the outer loops alone and are most of the energy. So the outer loops of fewest DRAM words are
     tried first, and then only those that could be cheaper even if all else were moved but once.
     """
-    divisors = [np.array(_divisors(count), dtype=np.int64) for count in loops]
+    divisors = [_divisor_array(count) for count in loops]
     fits = _held_words(divisors, plane_words) <= buffer_words
     inner = np.nonzero(fits)
     outers = np.array([count // divisor[place] for count, divisor, place in zip(loops, divisors, inner, strict=True)])
