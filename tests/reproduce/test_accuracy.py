@@ -251,10 +251,14 @@ def test_predictor_quality_draws_every_layer(tmp_path: Path) -> None:
     assert len(found["epochs"]) == 2
     assert len(found["epochs"][0]) == 11  # VGG-13 has ten convolutions and one linear layer here
     (table,) = found["tables"]
-    assert table["rows"][0][0] == "1 features.0"
-    assert table["rows"][0][-1] == "0.56 to 0.31 %"
+    assert table["rows"][0][0] == "features.0"
+    assert table["rows"][0][-1] == "0.31 %"
     assert table["rows"][10][-1] == "-"
     assert float(table["rows"][3][1]) == pytest.approx(found["epochs"][0]["features.10"]["mape"], rel=1e-2)
+    rows = list(csv.DictReader(io.StringIO((out / "predictor-quality.csv").read_text())))
+    assert len(rows) == 22
+    assert (rows[14]["epoch"], rows[14]["layer"]) == ("2", "features.10")
+    assert float(rows[14]["cosine"]) == pytest.approx(found["epochs"][1]["features.10"]["cosine"], rel=1e-4)
     with Image.open(out / "predictor-quality.png") as picture:
         assert picture.size == (1560, 1040)
 

@@ -187,7 +187,7 @@ def quality_command(
     epochs = quality.of_run(run)
     shown = quality.table(RunFolder(run).recipe(), epochs)
     make_folder(out)
-    _write(out, "predictor-quality", shown, quality_png(epochs, shown.title))
+    _write(out, "predictor-quality", shown, quality_png(epochs, shown.title), quality.every_epoch(epochs))
     _tell(shown, as_json, {"folder": str(out), "run": str(run), "epochs": epochs})
 
 
@@ -196,8 +196,9 @@ def _machine(device: torch.device, threads: int | None) -> str:
     return f"{here['device_name']}, {here['threads']} thread{'s' if here['threads'] > 1 else ''}"
 
 
-def _write(out: Path, stem: str, table: Table, picture: bytes) -> None:
-    write_file(out / f"{stem}.csv", to_csv(table).encode())
+def _write(out: Path, stem: str, table: Table, picture: bytes, details: Table | None = None) -> None:
+    """Write a table as Markdown and, in all its details if there are more, as CSV, and its picture."""
+    write_file(out / f"{stem}.csv", to_csv(details or table).encode())
     write_file(out / f"{stem}.md", to_markdown(table).encode())
     write_file(out / f"{stem}.png", picture)
 

@@ -12,6 +12,8 @@ from adagp.training import Recipe, RunFolderError, methods
 CELL = accuracy.CELLS[1][0]
 """The paper's network for this figure, VGG-13."""
 
+FIGURES = ("mape", "mse", "cosine", "norm_ratio", "trust")
+
 Epochs = Sequence[Mapping[str, Mapping[str, float]]]
 
 
@@ -39,25 +41,32 @@ def of_run(folder: Path) -> list[dict[str, dict[str, float]]]:
 
 
 def table(trained: Recipe, epochs: Epochs) -> Table:
-    """Each layer's figures after the first and the last epoch; the paper's where it gives them."""
-    names = ("mape", "mse", "cosine", "norm_ratio", "trust")
+    """Each layer's figures after the last epoch, its first MAPE, and the paper's after its last epoch."""
     rows = []
     for number, (layer, last) in enumerate(epochs[-1].items(), 1):
-        first = epochs[0].get(layer, {})
-        figures = [f"{_figure(seen.get(name))}" for name in names for seen in (first, last)]
-        rows.append((f"{number} {layer}", *figures, _paper(number)))
-    columns = [f"{name.replace('_', ' ')}, {when}" for name in names for when in ("first", "last")]
+        first = epochs[0].get(layer, {}).get("mape")
+        rows.append((layer, _figure(first), *(_figure(last[name]) for name in FIGURES), _paper(number)))
     return Table(
         title=f"Figure 15: predictions in {trained.model} on {trained.data} by {trained.method}, lr {trained.lr:g}",
-        columns=("layer", *columns, "paper's MAPE"),
+        columns=("layer", "first MAPE", "MAPE", "MSE", "cosine", "norm ratio", "trust", "paper's MAPE"),
         rows=rows,
         notes=(
-            f"running figures after epoch 1 and after epoch {len(epochs)}, of predictions against true gradients",
+            f"running figures of predictions against true gradients after epoch {len(epochs)} (first: after epoch 1)",
             "MAPE: as a ratio, without entries below a thousandth of the root mean square; predicting nothing gives 1",
-            "the paper's, in %: layer 1 from 0.56 in the first epoch to 0.31 after 90, layers 2 to 10 below 0.16",
-            "trust: what predictions are scaled by before they are applied; the figures are of what is applied",
+            "trust: what predictions are scaled by before they are applied; the other figures are of unscaled ones",
+            "the paper's: after 90 epochs; that of layer 1 begins at 0.56 %",
         ),
     )
+
+
+def every_epoch(epochs: Epochs) -> Table:
+    """A row for each layer and epoch, for programs."""
+    rows = [
+        (str(epoch), layer, *(f"{figures[name]:.6g}" for name in FIGURES))
+        for epoch, layers in enumerate(epochs, 1)
+        for layer, figures in layers.items()
+    ]
+    return Table("Quality of predictions", ("epoch", "layer", *FIGURES), rows, text_columns=2)
 
 
 def _figure(value: float | None) -> str:
@@ -65,4 +74,4 @@ def _figure(value: float | None) -> str:
 
 
 def _paper(number: int) -> str:
-    return "0.56 to 0.31 %" if number == 1 else "< 0.16 %" if number <= 10 else "-"
+    return "0.31 %" if number == 1 else "<0.16 %" if number <= 10 else "-"
