@@ -10,9 +10,14 @@ pytest.importorskip("amaranth", reason="needs amaranth: pip install 'adagp[hardw
 
 from adagp.accelerator.rtl import golden
 from adagp.accelerator.rtl.measure import small_cores
+from adagp.accelerator.rtl.synthesis import LIBERTY
 from adagp.cli import app
 
 needs_yosys = pytest.mark.skipif(shutil.which("yosys") is None, reason="needs yosys: apt-get install yosys")
+
+needs_cells = pytest.mark.skipif(
+    not LIBERTY.is_file(), reason="needs standard cells: apt-get install qflow-tech-osu018"
+)
 
 
 def run(*arguments):
@@ -48,13 +53,14 @@ def small_memories(monkeypatch):
 
 
 @needs_yosys
+@needs_cells
 @pytest.mark.usefixtures("small_memories")
 def test_synth_gives_one_object_of_resources():
-    done = run("synth", "--design", "max", "--array", "2x2", "--second-array", "1x2", "--json")
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert found["dsp"] == 6
-    assert {"lut", "ff", "ramb36", "ramb18"} <= set(found)
+    arguments = ("--target", "osu018", "--array", "2x1", "--second-array", "1x2", "--json")
+    low, most = (json.loads(run("synth", "--design", design, *arguments).stdout) for design in ("low", "max"))
+    assert {"design", "cells", "area_um2", "memory_bits"} <= set(low)
+    assert most["area_um2"] > low["area_um2"] > 0
+    assert most["memory_bits"] > low["memory_bits"]
 
 
 @needs_yosys

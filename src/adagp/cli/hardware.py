@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from adagp.accelerator import Design
-from adagp.accelerator.rtl.tools import ToolError
+from adagp.accelerator.rtl.tools import ToolError, find_yosys
 from adagp.cli import options
 from adagp.cli.common import command, print_json, print_table
 from adagp.cli.display import Display
@@ -168,8 +168,9 @@ def synth_command(
     del debug
     with hardware_errors():
         from adagp.accelerator.rtl.designs import Accelerator, geometries
-        from adagp.accelerator.rtl.synthesis import synthesise
+        from adagp.accelerator.rtl.synthesis import check_target, synthesise
 
+        check_target(target)
         cores = geometries(_design(design), parse_pes("array", array), parse_pes("second_array", second_array))
         found = synthesise(Accelerator(cores), target)
     memory_bits = sum(core.memory_bits for core in cores.values())
@@ -206,6 +207,7 @@ def export_command(
         from adagp.accelerator.rtl.designs import Accelerator, geometries
         from adagp.accelerator.rtl.verilog import verilog as converted
 
+        find_yosys()
         for design in Design:
             cores = geometries(design, parse_pes("array", array), parse_pes("second_array", second_array))
             text = converted(Accelerator(cores))

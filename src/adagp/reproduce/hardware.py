@@ -56,8 +56,9 @@ def synthesised(
         ToolError: without yosys or its cells.
     """
     from adagp.accelerator.rtl.designs import Accelerator, geometries  # Amaranth may not be there
-    from adagp.accelerator.rtl.synthesis import synthesise
+    from adagp.accelerator.rtl.synthesis import check_target, synthesise
 
+    check_target(TARGETS[table])
     found = {}
     for design in Design:
         tell(f"synthesising {design.value} for {TARGETS[table]}")

@@ -7,11 +7,20 @@ import pytest
 
 pytest.importorskip("amaranth", reason="needs amaranth: pip install 'adagp[hardware]'")
 
-from adagp.accelerator import Design
+from adagp.accelerator import Design, Pass, network_parts
 from adagp.accelerator.rtl import batches, golden_batch
 from adagp.accelerator.rtl.descriptor import OVERHEAD_CYCLES, Memory, Op
 from adagp.accelerator.rtl.lowering import Convolution
-from adagp.accelerator.rtl.measure import LAYERS, batch_stages, measure, model_cycles, small_batch, small_cores
+from adagp.accelerator.rtl.measure import (
+    LAYERS,
+    account,
+    batch_stages,
+    measure,
+    model_cycles,
+    small_batch,
+    small_cores,
+    small_model,
+)
 from adagp.accelerator.rtl.network import Network
 from adagp.accelerator.rtl.testbench import Bench
 from adagp.schedules import Phase
@@ -67,15 +76,32 @@ def test_the_products_of_a_batch_are_those_that_the_model_counts(design):
             assert sum(each.work_cycles(core) for each in products) == model_cycles(design, phase)
 
 
-def test_in_max_a_gp_batch_takes_the_models_slower_array_in_every_step():
-    found = measure(Design.MAX, Phase.GP)
-    assert found.products == found.model
-    assert found.measured == found.products + found.moves + found.descriptors
+def test_in_max_the_products_of_a_stage_are_the_models_on_both_arrays():
+    """The model would also let the first array predict where it is sooner done; its weights are in the second core."""
+    cores, parts = small_cores(Design.MAX), network_parts(*small_model())
+    forward = [layer.cycles(Pass.FORWARD) for layer in parts]
+    predict = [layer.second_predictor.predict_cycles for layer in parts]
+    found = [
+        {
+            unit: sum(each.descriptor.work_cycles(cores[unit]) for each in commands if each.descriptor.op is Op.PRODUCT)
+            for unit, commands in stage.items()
+        }
+        for stage in stages_of(Design.MAX, Phase.GP)
+    ]
+    assert found == [
+        {"main": forward[0]},
+        {"main": forward[1], "predictor": predict[0]},
+        {"main": forward[2], "predictor": predict[1]},
+        {"predictor": predict[2]},
+    ]
+    slower = sum(max(stage.values()) for stage in found)
+    assert model_cycles(Design.MAX, Phase.GP) <= slower < model_cycles(Design.EFFICIENT, Phase.GP)
 
 
 def test_in_max_a_bp_batch_takes_longer_than_the_model_says_because_learning_waits_for_the_gradient():
     """The model lets it run beside the same layer's backward, but the true gradient is made there."""
-    found = measure(Design.MAX, Phase.BP)
+    found = account(Design.MAX, Phase.BP, run(Design.MAX, Phase.BP)[2])
+    assert found.measured == found.products + found.moves + found.descriptors
     assert model_cycles(Design.MAX, Phase.BP) < found.products < model_cycles(Design.EFFICIENT, Phase.BP)
 
 
@@ -95,6 +121,13 @@ def test_designs_are_in_the_models_order_and_low_pays_for_its_loads(phase):
     further = OVERHEAD_CYCLES * (len(in_place) - 2 * len(LAYERS)) if in_place else 0  # one descriptor for each fold
     assert low - efficient == loads - further
     assert model_cycles(Design.LOW, phase) > model_cycles(Design.EFFICIENT, phase) > model_cycles(Design.MAX, phase)
+
+
+def test_measuring_runs_the_batch_and_tells_what_it_was_spent_on():
+    found = measure(Design.BASELINE, Phase.BP)
+    assert found == account(Design.BASELINE, Phase.BP, run(Design.BASELINE, Phase.BP)[2])
+    assert found.products == found.model
+    assert found.measured == found.products + found.moves + found.descriptors
 
 
 def test_the_baseline_has_no_gp_batch():

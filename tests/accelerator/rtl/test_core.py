@@ -64,7 +64,7 @@ def multiplied(product, inputs, weights):
     return [product.load_inputs(lambda: inputs), product.load_weights(lambda: weights), product.multiply()]
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(products(), st.sampled_from(Mode), st.integers(0, 20))
 def test_a_product_is_the_golden_one_in_every_mode_and_takes_the_models_cycles(case, mode, shift):
     product, inputs, weights, rng = case
@@ -231,7 +231,7 @@ def test_a_descriptor_is_128_bits_and_refuses_what_it_cannot_hold():
             Descriptor(**{"op": Op.LOAD, "count": 1, field: value})
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 9), st.integers(1, 11), st.integers(1, 11))
 def test_cycles_are_the_models_and_three_on_any_array(rows, columns, m, k, n):
     assume(rows * columns > 1)

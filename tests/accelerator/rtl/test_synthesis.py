@@ -24,12 +24,11 @@ needs_cells = pytest.mark.skipif(
 
 
 def test_parts_of_a_kind_are_written_once():
-    text = Library().rtlil(Accelerator(small_cores(Design.MAX)))
-    modules = [line.split()[1] for line in text.splitlines() if line.startswith("module ")]
-    assert len(modules) == len(set(modules))
-    assert sum(name.startswith("\\pe_") for name in modules) == 1
-    assert sum("cell \\pe_16_48" in line for line in text.splitlines()) == 4 * 3 + 3 * 2
-    assert text.count("attribute \\top 1") == 1
+    modules = Library().modules(Accelerator(small_cores(Design.MAX)))
+    assert list(modules)[-1] == "accelerator"
+    assert sum(name.startswith("pe_") for name in modules) == 1
+    assert sum(text.count("cell \\pe_16_48 ") for text in modules.values()) == 4 * 3 + 3 * 2
+    assert all(text.count("\nmodule \\") == 1 for text in modules.values())
 
 
 @needs_yosys
@@ -66,7 +65,7 @@ def test_designs_of_180_pes_add_what_they_are_made_of(design):
 
 
 @needs_yosys
-@pytest.mark.parametrize("design", Design)
+@pytest.mark.parametrize("design", [Design.EFFICIENT, Design.MAX])
 def test_exported_verilog_passes_a_linter_and_says_what_it_is(design, tmp_path):
     text = verilog(Accelerator(small_cores(design)))
     assert "module accelerator(" in text
@@ -93,4 +92,4 @@ def test_a_missing_program_is_named_with_its_package(monkeypatch):
 @needs_yosys
 def test_what_yosys_complains_of_is_passed_on():
     with pytest.raises(ToolError, match=r"yosys failed: .*No such command: nonsense"):
-        run_yosys(Library().rtlil(SystolicArray(Geometry(2, 1))), "nonsense", "stat")
+        run_yosys("", "nonsense", "stat")

@@ -71,7 +71,7 @@ def bits(value, width):
 
 
 @needs_tools
-@pytest.mark.parametrize("design", [Design.EFFICIENT, Design.MAX])
+@pytest.mark.parametrize("design", [Design.EFFICIENT, pytest.param(Design.MAX, marks=pytest.mark.slow)])
 def test_the_verilog_does_what_was_simulated(design, monkeypatch, tmp_path):
     cores, (network, batch) = small_cores(design), small_batch()
     stages = batch_stages(design, Phase.GP, network, batch, cores)

@@ -22,10 +22,10 @@ class Library:
         self._kinds: dict[tuple[Any, ...], Component] = {}
         self._texts: dict[str, str] = {}
 
-    def rtlil(self, top: Component) -> str:
-        """The whole design below `top`, for yosys."""
+    def modules(self, top: Component) -> dict[str, str]:
+        """The RTLIL of every module of a design by name, `top` the last."""
         text = rtlil.convert(top, name=top.module_name, platform=self, emit_src=False)
-        return "\n".join([text, *(part.replace("attribute \\top 1\n", "") for part in self._texts.values())])
+        return {name: _plain(part) for name, part in [*self._texts.items(), (top.module_name, text)]}
 
     def instance(self, kind: type[Component], *arguments: Any) -> tuple[Instance, Any]:
         """An instance of the module of a kind of component, and the signals it is connected to."""
@@ -44,6 +44,11 @@ class Library:
         for path, member, signal in component.signature.flatten(interface):
             ports[f"{'o' if member.flow is Flow.Out else 'i'}_{'__'.join(map(str, path))}"] = signal
         return Instance(component.module_name, **ports), interface
+
+
+def _plain(text: str) -> str:
+    """Without the mark of a top module, which is given to whatever is converted alone."""
+    return text.replace("attribute \\top 1\n", "")
 
 
 def place(module: Module, name: str, platform: Library | None, kind: type[Component], *arguments: Any) -> Any:

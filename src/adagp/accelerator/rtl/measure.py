@@ -27,7 +27,7 @@ from adagp.accelerator.workload import PredictorShape, Work
 from adagp.schedules import Phase
 from adagp.schedules.plan import BACKPROP, Plan
 
-LAYERS = (Convolution(1, 3, (4, 4), (3, 3), 1, 1), Convolution(3, 4, (4, 4), (3, 3), 2, 1), Convolution(16, 5))
+LAYERS = (Convolution(1, 2, (4, 4), (3, 3), 1, 1), Convolution(2, 3, (4, 4), (3, 3), 2, 1), Convolution(12, 4))
 """A network small enough to be clocked in seconds: two convolutions and a linear layer."""
 SAMPLES, GRID = 2, 2
 _CORE = Geometry(4, 3, input_depth=512, weight_depth=256, output_depth=128)
@@ -104,7 +104,13 @@ def measure(design: Design, phase: Phase) -> BatchCycles:
     """Run a batch of the small network on the RTL."""
     cores, (network, batch) = small_cores(design), small_batch()
     stages = batch_stages(design, phase, network, batch, cores)
-    measured = run_batch(Bench(cores), stages, predictor_passes(network, batch, cores))
+    return account(design, phase, run_batch(Bench(cores), stages, predictor_passes(network, batch, cores)))
+
+
+def account(design: Design, phase: Phase, measured: int) -> BatchCycles:
+    """What the cycles of a batch of the small network were spent on."""
+    cores = small_cores(design)
+    stages = batch_stages(design, phase, *small_batch(), cores)
     slowest = [(cores[unit], command.descriptor) for unit, command in _critical(stages, cores)]
     products = sum(each.work_cycles(core) for core, each in slowest if each.op is Op.PRODUCT)
     return BatchCycles(
@@ -118,8 +124,8 @@ def measure(design: Design, phase: Phase) -> BatchCycles:
     )
 
 
-def model_cycles(design: Design, phase: Phase) -> int:
-    """The same batch by the accelerator model; LOW loads as many words a cycle as the RTL's weight buffer takes."""
+def small_model() -> tuple[list[Work], Machine]:
+    """The small network and its machine for the accelerator model; LOW loads a row of the weight buffer a cycle."""
     works = [
         Work(
             f"layer{index}",
@@ -136,6 +142,12 @@ def model_cycles(design: Design, phase: Phase) -> int:
         predictor=PredictorShape(grid=GRID),
         dram_words_per_cycle=_CORE.columns,
     )
+    return works, machine
+
+
+def model_cycles(design: Design, phase: Phase) -> int:
+    """A batch of the small network by the accelerator model."""
+    works, machine = small_model()
     plan = Plan(Phase.GP, "predicted") if phase is Phase.GP else BACKPROP
     duties = batch_duties(works, plan, learning=design is not Design.BASELINE)
     return sum(step.cycles for step in batch_steps(design, network_parts(works, machine), duties, machine))

@@ -6,13 +6,15 @@ compiler. Nothing is placed or routed, and no power is estimated.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from amaranth.lib.wiring import Component
 
 from adagp.accelerator.rtl.library import Library
-from adagp.accelerator.rtl.tools import ToolError, run_yosys
+from adagp.accelerator.rtl.tools import ToolError, find_yosys, run_yosys
 
 TARGETS = ("xc7", "osu018")
 LIBERTY = Path("/usr/share/qflow/tech/osu018/osu018_stdcells.lib")
@@ -23,6 +25,22 @@ _OSU018 = """
 hierarchy -check -top {top}; proc; opt; wreduce; peepopt; opt_clean; alumacc; share; opt; memory -nomap; opt -fast
 techmap; opt -fast; dfflibmap -liberty {liberty}; abc -liberty {liberty}; opt_clean
 """
+
+
+def check_target(target: str) -> None:
+    """Whether designs can be synthesised for a target, before one is built.
+
+    Raises:
+        ValueError: for an unknown target.
+        ToolError: without yosys or the standard cells.
+    """
+    if target not in TARGETS:
+        raise ValueError(f"target={target!r}: is unknown; choose one of {', '.join(TARGETS)}")
+    if target == "osu018" and not LIBERTY.is_file():
+        raise ToolError(
+            f"the standard cells are missing ({LIBERTY}): install them, on Debian: apt-get install qflow-tech-osu018"
+        )
+    find_yosys()
 
 
 def synthesise(design: Component, target: str) -> dict[str, int]:
@@ -37,27 +55,44 @@ def synthesise(design: Component, target: str) -> dict[str, int]:
         ValueError: for an unknown target.
         ToolError: without yosys or the standard cells, or where yosys fails.
     """
-    rtlil = Library().rtlil(design)
-    if target not in TARGETS:
-        raise ValueError(f"target={target!r}: is unknown; choose one of {', '.join(TARGETS)}")
-    if target == "osu018" and not LIBERTY.is_file():
-        raise ToolError(
-            f"the standard cells are missing ({LIBERTY}): install them, on Debian: apt-get install qflow-tech-osu018"
-        )
-    steps = _XC7 if target == "xc7" else _OSU018
-    script = steps.format(top=design.module_name, liberty=LIBERTY)
-    cells = _cells(run_yosys(rtlil, f"{script}\ntee -q -o {{folder}}/stat stat -json", "stat"))
+    modules = Library().modules(design)
+    check_target(target)
+    own = {name: _cells(name, text + _black_boxes(text, modules), target) for name, text in modules.items()}
+    cells = _total(design.module_name, own)
     return _on_fpga(cells) if target == "xc7" else _in_standard_cells(cells)
 
 
-def _cells(text: str) -> dict[str, int]:
-    """Cells by type in the whole design. Yosys 0.23 mixes a list of modules into its JSON, which is passed over."""
+@cache
+def _cells(name: str, rtlil: str, target: str) -> Counter[str]:
+    """Cells of one module by type, of which other modules are some.
+
+    Each module is synthesised alone: in one run, what the optimiser makes of a PE would depend on what else is there,
+    and by more than designs differ.
+    """
+    script = (_XC7 if target == "xc7" else _OSU018).format(top=name, liberty=LIBERTY)
+    text = run_yosys(rtlil, f"{script}\ntee -q -o {{folder}}/stat stat -json", "stat")
+    # Yosys 0.23 mixes a list of modules into its JSON.
     lines = [line for line in text.splitlines() if line.lstrip()[:1] in {*'{}"'}]
     report = json.loads("\n".join(lines))
-    if "design" in report:
-        return dict(report["design"]["num_cells_by_type"])
-    (module,) = report["modules"].values()
-    return dict(module["num_cells_by_type"])
+    return Counter(report["modules"][f"\\{name}"]["num_cells_by_type"])
+
+
+def _black_boxes(text: str, modules: Mapping[str, str]) -> str:
+    """The ports alone of every module that a module is made of."""
+    boxes = []
+    for name in sorted(set(re.findall(r"^ *cell \\(\S+)", text, re.MULTILINE)) & set(modules)):
+        ports = re.findall(r"^ *wire .*(?:input|output) \d+ .*$", modules[name], re.MULTILINE)
+        boxes.append("\n".join([f"attribute \\blackbox 1\nmodule \\{name}", *ports, "end\n"]))
+    return "\n".join(boxes)
+
+
+def _total(name: str, own: Mapping[str, Counter[str]]) -> Counter[str]:
+    """Cells of a module and of all that it is made of."""
+    total: Counter[str] = Counter()
+    for cell, number in own[name].items():
+        inside = _total(cell, own) if cell in own else {cell: 1}
+        total.update({kind: number * count for kind, count in inside.items()})
+    return total
 
 
 def _on_fpga(cells: Mapping[str, int]) -> dict[str, int]:

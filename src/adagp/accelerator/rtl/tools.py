@@ -10,15 +10,25 @@ class ToolError(RuntimeError):
     """A program that is needed is missing, or failed; the message names it and the remedy."""
 
 
+def find_yosys() -> str:
+    """The path of yosys.
+
+    Raises:
+        ToolError: where there is none.
+    """
+    yosys = shutil.which("yosys")
+    if yosys is None:
+        raise ToolError("yosys is missing: install it, on Debian: apt-get install yosys")
+    return yosys
+
+
 def run_yosys(rtlil: str, script: str, result: str) -> str:
     """Run a script on a design; returns a file it wrote into `{folder}`.
 
     Raises:
         ToolError: without yosys, or where it fails.
     """
-    yosys = shutil.which("yosys")
-    if yosys is None:
-        raise ToolError("yosys is missing: install it, on Debian: apt-get install yosys")
+    yosys = find_yosys()
     with tempfile.TemporaryDirectory(prefix="adagp-") as name:
         folder = Path(name)
         (folder / "design.il").write_text(rtlil)

@@ -7,9 +7,11 @@ from adagp.accelerator.rtl.tools import run_yosys
 
 
 def verilog(design: Component) -> str:
-    """The Verilog of a design, its top module first to be found by its name.
+    """The Verilog of a design; its top module has the design's name.
 
     Raises:
         ToolError: without yosys, or where it fails.
     """
-    return run_yosys(Library().rtlil(design), "proc; opt_clean; write_verilog -noattr {folder}/design.v", "design.v")
+    rtlil = "\n".join(Library().modules(design).values())
+    script = f"hierarchy -top {design.module_name}; proc; opt_clean; write_verilog -noattr {{folder}}/design.v"
+    return run_yosys(rtlil, script, "design.v")
