@@ -104,6 +104,16 @@ class _Totals:
     buffer: tuple[float, float, float]
     array: tuple[float, float, float]
 
+    @property
+    def moved_cost(self) -> float:
+        """Energy of the buffer and of the array."""
+        return BUFFER_COST * sum(self.buffer) + ARRAY_COST * sum(self.array)
+
+    @property
+    def least_cost(self) -> float:
+        """Energy of all."""
+        return DRAM_COST * sum(self.dram) + self.moved_cost
+
 
 def _ceil(whole: int, part: int) -> int:
     return -(-whole // part)
@@ -205,7 +215,8 @@ def map_planes(planes: Planes, rows: int, columns: int, buffer_words: int, regis
     row_words = (planes.kernel[1], planes.window_words, 1)
     pass_cycles = fit.fold_height * planes.kernel[1] * planes.out[1]
     found: list[tuple[float, int, MappedPlanes]] = []
-    for inputs, outputs in _replications(planes, fit):
+    # Later ways take no more cycles than earlier ones: once all is moved but once, none before is better.
+    for inputs, outputs in reversed(list(_replications(planes, fit))):
         loops = (_ceil(planes.inputs, inputs), _ceil(planes.outputs, outputs), planes.samples * fit.fold_width)
         sizes = (plane_words[0] * inputs * outputs, plane_words[1] * inputs, plane_words[2] * outputs)
         if sum(sizes) > buffer_words or sum(row_words) > register_words:
@@ -216,10 +227,12 @@ def map_planes(planes: Planes, rows: int, columns: int, buffer_words: int, regis
         if best is not None:
             cost, dram, buffer, array = best
             found.append((cost, cycles, MappedPlanes(cycles, round(dram), round(buffer), round(array))))
+            if cost <= totals.least_cost * _EQUAL:
+                break
     if not found:
         return None
     least = min(cost for cost, _, _ in found)
-    equals = [entry for entry in found if entry[0] <= least * _EQUAL]
+    equals = [entry for entry in reversed(found) if entry[0] <= least * _EQUAL]
     return min(equals, key=lambda entry: entry[1])[2]
 
 
@@ -242,7 +255,7 @@ def _cheapest_cut(
     inner = np.nonzero(fits)
     outers = np.array([count // divisor[place] for count, divisor, place in zip(loops, divisors, inner, strict=True)])
     dram = _weighted(_dram_fetches(outers), totals.dram).min(axis=0)
-    bound = DRAM_COST * dram + BUFFER_COST * sum(totals.buffer) + ARRAY_COST * sum(totals.array)
+    bound = DRAM_COST * dram + totals.moved_cost
     least = bound.min()
     if least > limit:
         return None
@@ -274,11 +287,12 @@ def _cuts_within(loops: tuple[int, int, int], buffers: Booleans, registers: Bool
         each.append(cut[:, buffered[cut[_INNER]] & registered[cut[_REGISTERED]]])
     fits = buffers[tuple(_along([cut[_INNER] for cut in each]))]
     fits &= registers[tuple(_along([cut[_REGISTERED] for cut in each]))]
-    chosen = [cut[:, place] for cut, place in zip(each, np.nonzero(fits), strict=True)]
-    full = np.ones(chosen[0].shape[1], dtype=bool)
+    places = np.nonzero(fits)
     for loop in range(3):
-        full &= ~registers[tuple(cut[_LARGER if loop == other else _REGISTERED] for other, cut in enumerate(chosen))]
-    return tuple(cut[:, full] for cut in chosen)
+        rows = [_LARGER if loop == other else _REGISTERED for other in range(3)]
+        more = registers[tuple(cut[row, place] for cut, row, place in zip(each, rows, places, strict=True))]
+        places = tuple(place[~more] for place in places)
+    return tuple(cut[:, place] for cut, place in zip(each, places, strict=True))
 
 
 def _somewhere(marked: Booleans, loop: int) -> Booleans:
