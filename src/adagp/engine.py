@@ -86,7 +86,7 @@ class AdaGP:
         self.predictor_seconds = 0.0
         self.step_index = 0
         self._counts: Counter[str] = Counter()
-        self._batches: Counter[str] = Counter()  # of each phase, since this object was made
+        self._batches: Counter[str] = Counter()  # of each phase
         self._bytes: Counter[str] = Counter()
         self._quality = QualityRecord()
         self._ranks = Ranks(model)
@@ -258,7 +258,7 @@ class AdaGP:
         return dict(self._counts)
 
     def bytes_per_batch(self) -> dict[str, float]:
-        """What this rank sends in a batch of each phase, on average since this object was made; 0 in one process.
+        """What this rank sends in a batch of each phase, on average; 0 in one process.
 
         Counted is what goes into the messages, of DistributedDataParallel and of `adagp`. How often a network then
         carries each byte depends on the algorithm: a ring over n ranks, 2 (n - 1) / n times.
@@ -286,6 +286,8 @@ class AdaGP:
             "sources": {name: source.state_dict() for name, source in self._sources.items()},
             "schedule": self.schedule.state_dict(),
             "predictor_seconds": self.predictor_seconds,
+            "batches": dict(self._batches),
+            "bytes": dict(self._bytes),
         }
         return copy.deepcopy(state)  # a snapshot: training goes on in place
 
@@ -329,6 +331,7 @@ class AdaGP:
             source.load_state_dict(state["sources"][name])
         self.schedule.load_state_dict(state["schedule"])
         self.predictor_seconds = state["predictor_seconds"]
+        self._batches, self._bytes = Counter(state["batches"]), Counter(state["bytes"])
 
     # ---- what a batch asks of the engine
 

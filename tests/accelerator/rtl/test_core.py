@@ -40,7 +40,8 @@ def bench_of(geometry):
 def products(draw, geometries=GEOMETRIES):
     """Sizes that the small buffers hold, and full-range operands with extremes more often than chance has it."""
     geometry = draw(st.sampled_from(geometries))
-    k, n, m = draw(st.integers(1, 9)), draw(st.integers(1, 7)), draw(st.integers(1, 8))
+    k, n = draw(st.integers(1, 9)), draw(st.integers(1, 7))
+    m = draw(st.integers(1, min(8, geometry.input_depth // -(-k // geometry.rows))))
     memory = Memory.PREDICTOR if geometry.predictor_depth and draw(st.booleans()) else Memory.WEIGHTS
     product = Product(m, k, n, geometry, memory, weight_base=draw(st.integers(0, 5)))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
