@@ -97,7 +97,7 @@ class Bench:
             "gp_over_forward": median["GP"] / median["forward"],
             "bp_over_plain": median["BP"] / median["BP plain"],
             "gp_memory_over_inference": peak["GP"] / peak["forward"],
-            "predicted_share": counts["predicted"] / (counts["predicted"] + counts.get("skip", 0)),
+            "predicted_share": counts.get("predicted", 0) / (counts.get("predicted", 0) + counts.get("skip", 0)),
             "peak_mb": {kind: value / 1e6 for kind, value in peak.items()},
             "speed_up_90_epochs": speed_up(median["GP"], median["BP"], median["BP plain"]),
         }

@@ -125,14 +125,16 @@ def refused(rank: int, count: int) -> dict[str, str]:
     optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
     stage = stage_of([part], 0, x, device)
     schedule = ScheduleGPipe(stage, 4, nn.functional.mse_loss)
-    all_zero = AdaGP(part, optimizer, lambda step: Plan(Phase.BP, "zero", {"1": "skip"}), None)
+    mixing = AdaGP(part, optimizer, lambda step: Plan(Phase.BP, "backprop", {"3": "zero"}), None)
+    at_once = AdaGP(part, optimizer, schedules.fixed(1, 1), immediate=True)
     attempts: dict[str, Callable[[], Any]] = {
         "shapes": lambda: Pipeline(ScheduleGPipe(PipelineStage(part, 0, 1, device), 4, nn.functional.mse_loss), gp),
         "loss": lambda: Pipeline(ScheduleGPipe(stage, 4), gp),
         "module": lambda: Pipeline(schedule, engine(parts()[0], None)),
         "adaptive": lambda: Pipeline(schedule, AdaGP(part, optimizer, schedules.adaptive(3))),
         "updates": lambda: Pipeline(schedule, gp, updates="epoch"),  # type: ignore[arg-type]
-        "nothing": lambda: Pipeline(schedule, all_zero).step(torch.randn(16, 3, 8, 8), target=torch.randn(16, 6, 8, 8)),
+        "mixed": lambda: Pipeline(schedule, mixing).step(torch.randn(16, 3, 8, 8), target=torch.randn(16, 6, 8, 8)),
+        "immediate": lambda: Pipeline(schedule, at_once),
         "tensor": lambda: stage_of([nn.LSTM(8, 8)], 0, torch.empty(4, 8), device),
     }
     messages = {}
@@ -152,7 +154,8 @@ def test_what_a_pipeline_cannot_run_is_refused_with_the_remedy() -> None:
         "module": "the stage's own module",
         "adaptive": "schedules.ladder",
         "updates": "'micro-batch'",
-        "nothing": "make it a GP batch",
+        "mixed": "either all 'backprop' or a GP batch",
+        "immediate": "not for pipelines",
         "tensor": "cut the model elsewhere",
     }
     assert messages.keys() == remedies.keys()

@@ -95,7 +95,7 @@ class Ranks:
         """The sum of each number over all ranks, sent as one message."""
         if self.count == 1 or not numbers:
             return list(numbers)
-        sums = torch.tensor(list(numbers), device=device)
+        sums = torch.tensor(list(numbers), dtype=torch.int64, device=device)
         self._reduce(sums)
         return [int(number) for number in sums.tolist()]
 

@@ -531,11 +531,12 @@ class Batch:
             return
         if self.plan.phase is not Phase.GP and not self._backward_done:
             raise RuntimeError(f"a {self.plan.phase.value} batch ended without batch.backward(loss)")
+        with torch.no_grad():
+            self._average_received()  # before the scaler looks for infinities, so that all ranks see the same
         if self._scaler is not None and self._scaled:
             self._scaler.unscale_(engine.optimizer)
         with torch.no_grad(), _full_precision(engine._device):
             seen = self._agreed()
-            self._average_received()
             truths = self._truths()
             self._supply(seen)
             agreements = engine._timed(lambda: self._learn(seen, truths))
@@ -559,11 +560,25 @@ class Batch:
     def _agreed(self) -> dict[str, Seen]:
         """What each layer saw, over all its calls and all ranks; ranks also agree on whether this batch failed."""
         engine = self._engine
+        self._refuse_split_layers()
         means = [Seen.mean(parts) for parts in self._seen.values()]
         if self.plan.phase is Phase.GP:
             self.failed = engine._ranks.any(self.failed, engine._device)
         outputs = engine._ranks.average([mean.output for mean in means])
         return {name: Seen(output) for name, output in zip(self._seen, outputs, strict=True)}
+
+    def _refuse_split_layers(self) -> None:
+        """A layer that runs on some ranks only would be seen, learned and dropped there alone."""
+        engine = self._engine
+        if engine._ranks.count == 1:
+            return
+        ran = engine._ranks.totals([int(layer.name in self._samples) for layer in engine._layers], engine._device)
+        for layer, ranks in zip(engine._layers, ran, strict=True):
+            if 0 < ranks < engine._ranks.count:
+                raise RuntimeError(
+                    f"layer {layer.name!r} ran on {ranks} of {engine._ranks.count} ranks in this batch, and all must "
+                    "do the same with it: exclude it, or let it run everywhere"
+                )
 
     def _average_received(self) -> None:
         """What sources made of a layer's error, over all ranks: the reducer saw nothing of it."""
@@ -702,7 +717,8 @@ class Batch:
         watched = engine._predictor is not None and (
             source.needs_output or (source.needs_graph and layer.name in self._studied)
         )
-        if not isinstance(output, Tensor) and (watched or source.needs_error or source.needs_forward):
+        predictable = engine._predictor is not None and source.needs_graph
+        if not isinstance(output, Tensor) and (watched or predictable or source.needs_error or source.needs_forward):
             raise TypeError(f"layer {layer.name!r} returned {type(output).__name__}, not a tensor: exclude it")
         if self._recording:  # in backward, activation checkpointing runs layers a second time
             self._record(layer, output, watched)

@@ -82,6 +82,7 @@ class ForwardSchedule(PipelineScheduleSingle):
 
             self._around(forward)
             self._sent += _start(stage.get_fwd_send_ops(index))
+            del stage.fwd_cache[index]  # there is no backward that would need it
         _wait(earlier)
 
     def finish(self) -> None:
@@ -124,6 +125,7 @@ class Pipeline:
         )
         self._forward = ForwardSchedule(twin, self._count, self._around)
         self._batch: Batch | None = None
+        self._left = 0
 
     @staticmethod
     def _refuse(schedule: PipelineScheduleSingle, gp: AdaGP, updates: str) -> None:
@@ -139,6 +141,11 @@ class Pipeline:
                 f"stage {stage.stage_index} was built without input_args and output_args: torch would find the shapes "
                 "by a forward of uninitialised numbers, which reaches batch norm's statistics and the predictor; build "
                 "it by adagp.pipelining.stage_of, or give PipelineStage both"
+            )
+        if gp._immediate or gp._skip_forward:
+            raise ValueError(
+                "immediate=True and skip_forward=True are not for pipelines: a stage updates its layers when its "
+                "forward is done, and the next stage waits for its output"
             )
         if isinstance(gp.schedule, Adaptive):
             raise ValueError(
@@ -177,10 +184,12 @@ class Pipeline:
         stage = self._schedule._stage
         losses: list[Tensor] = []
         with self._gp.batch() as batch:
-            if stage.is_first and not any(parameter.requires_grad for parameter in stage.submod.parameters()):
+            others = sorted(set(batch.source.values()) - {"backprop"})
+            if others:
                 raise ValueError(
-                    f"the plan of step {batch.step_index} leaves the first stage nothing to backpropagate to: keep "
-                    "'backprop' for one of its layers, or make it a GP batch"
+                    f"the plan of step {batch.step_index} gives layers of stage {stage.stage_index} "
+                    f"{', '.join(others)} in a batch with a backward: in a pipeline a batch is either all 'backprop' "
+                    "or a GP batch"
                 )
             self._schedule.step(*inputs, target=target, losses=losses, **named)
             batch.ran_backward()

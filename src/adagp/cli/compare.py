@@ -28,6 +28,7 @@ from adagp.training.compare import stored_settings
 from adagp.training.interrupt import catch_signals
 from adagp.training.observers import Several
 from adagp.training.runfolder import CHECKPOINT_SECONDS
+from adagp.training.team import refuse_team
 from adagp.training.tensorboard import TensorBoard
 
 EPILOG = RECIPES_HELP
@@ -75,6 +76,7 @@ def compare_command(
     - `adagp compare --preset demo --resume`: after Ctrl-C or a crash.
     """
     del debug
+    refuse_team("compare")
     given = given_values(
         model=model,
         data=data_name,

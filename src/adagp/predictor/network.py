@@ -9,6 +9,7 @@ from a true gradient `T`: the loss, its gradient and every inner product follow 
 of `F` and `W`. Learning so reads `T` a few times and never builds anything of its size.
 """
 
+import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -81,7 +82,7 @@ class PaperPredictor:
             layers_per_step: See and learn from this many layers a step, in turn, instead of all.
             samples: See the mean over at most this many samples of a batch, evenly spread, instead of all.
             literal: The printed recipe; its first predictions may be many times larger than true gradients.
-            seed: Of the initial weights; the global generator is left alone.
+            seed: Of the initial weights and of the turns; the global generator is left alone.
         """
         if layers_per_step is not None and layers_per_step < 1:
             raise ValueError("layers_per_step: must be at least 1, or None for all layers")
@@ -113,9 +114,15 @@ class PaperPredictor:
         self._scheduler = torch.optim.lr_scheduler.MultiStepLR(self._optimizer, self._milestones, self._gamma)
 
     def studied(self) -> Collection[str]:
-        """All layers, or the next few in turn."""
-        layers = len(self._names)
-        return {self._names[(self._turn + index) % layers] for index in range(self._layers_per_step or layers)}
+        """All layers, or the next few of a round that has each of them once.
+
+        Every round has an order of its own: a plan with a rhythm must not hide the same layers again and again.
+        """
+        count = len(self._names)
+        few = min(self._layers_per_step or count, count)
+        rounds, place = divmod(self._turn, -(-count // few))
+        order = random.Random(f"{self._seed} {rounds}").sample(self._names, count)
+        return set(order[place * few : (place + 1) * few])
 
     def see(self, layer: Layer, output: Tensor) -> Seen:
         """Pool the reorganised output to the grid."""
@@ -192,7 +199,7 @@ class PaperPredictor:
         found = self._step(studied, bases) if studied else {}
         for lesson in lessons:
             self._follow_scale(lesson)
-        self._turn = (self._turn + (self._layers_per_step or 0)) % len(self._names)
+        self._turn += 1
         return found
 
     def _step(self, lessons: Sequence[Lesson], bases: Mapping[str, Rows]) -> dict[str, Agreement]:

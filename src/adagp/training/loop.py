@@ -107,6 +107,8 @@ class Run:
         self.device = device or torch.device("cpu")
         self.team = team or Team()
         self.team.check_batch_size(recipe.batch_size)
+        self.ranks = self.team.count
+        """How many processes trained it last."""
         self._clock = clock(self.device)
         self.task = tasks.build(recipe, dataset)
         self.steps_per_epoch = self.task.steps_per_epoch
@@ -270,6 +272,7 @@ class Run:
             "tally": dataclasses.asdict(self._tally),
             "records": [dataclasses.asdict(record) for record in self.records],
             "diverged": self.diverged,
+            "ranks": self.ranks,
             "train_seconds": self.train_seconds,
             "batch_seconds": _as_tensors(self.batch_seconds),
             "predictor_batch_seconds": _as_tensors(self.predictor_batch_seconds),
@@ -293,6 +296,7 @@ class Run:
             self._tally = _Tally(**state["tally"])
             self.records = [EpochRecord(**record) for record in state["records"]]
             self.diverged = state["diverged"]
+            self.ranks = state["ranks"] if self.finished else self.team.count
             self.train_seconds = float(state["train_seconds"])
             self.batch_seconds = _as_lists(state["batch_seconds"])
             self.predictor_batch_seconds = _as_lists(state["predictor_batch_seconds"])

@@ -134,15 +134,17 @@ def train_epoch(
     saved = time.monotonic()
     while not run.epoch_complete:
         observer.on_batch(run, run.step())
-        if interrupt.agree(run.team) or time.monotonic() - saved >= checkpoint_seconds:
+        asked = interrupt.agree(run.team)
+        if asked or time.monotonic() - saved >= checkpoint_seconds:
             folder.save(run)
-            interrupt.check()
             saved = time.monotonic()
+        if asked:
+            interrupt.check()
     record = run.finish_epoch()
     folder.save(run)
     observer.on_epoch(run, record)
-    interrupt.agree(run.team)
-    interrupt.check()
+    if interrupt.agree(run.team):
+        interrupt.check()
 
 
 def train(
@@ -181,7 +183,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "median_ms": run.median_ms(),
         "diverged": run.diverged,
         "counts": last.counts,
-        "ranks": run.team.count,
+        "ranks": run.ranks,
         "bytes_per_batch": run.gp.bytes_per_batch(),
         "quality": last.quality,
         "reasons": [reason for record in run.records for reason in record.reasons],

@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 # A rank that dies closes its connections, which the others notice at once; this is for one that hangs.
 PATIENCE = timedelta(minutes=10)
+_EVALUATION_PATIENCE = timedelta(days=1)
 _MIXING = (Planning.PREFIX, Planning.APPROXIMATION, Planning.TABLE)
 
 
@@ -28,10 +29,12 @@ class Team:
     Attributes:
         rank: From 0, which alone evaluates, writes and speaks.
         count: How many there are.
+        waiting_group: Where the others wait for the first, for as long as it takes.
     """
 
     rank: int = 0
     count: int = 1
+    waiting_group: distributed.ProcessGroup | None = None
 
     @property
     def leads(self) -> bool:
@@ -78,7 +81,7 @@ class Team:
                 told[0] = work()
             except TrainingError as error:
                 told[1] = error
-        distributed.broadcast_object_list(told)
+        distributed.broadcast_object_list(told, group=self.waiting_group)
         result, failure = told
         if failure is not None:
             raise failure
@@ -88,7 +91,7 @@ class Team:
     def _sum(self, value: float) -> float:
         total = torch.tensor(value, dtype=torch.float64)
         if distributed.get_backend() == "nccl":
-            total = total.float().to("cuda")
+            total = total.cuda()
         distributed.all_reduce(total)
         return float(total)
 
@@ -100,9 +103,12 @@ def join(device: torch.device) -> Iterator[Team]:
     if count == 1:
         yield Team()
         return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
     try:
-        yield Team(distributed.get_rank(), count)
+        waiting = distributed.new_group(backend="gloo", timeout=_EVALUATION_PATIENCE)
+        yield Team(distributed.get_rank(), count, waiting)
     finally:
         distributed.destroy_process_group()
 
@@ -112,3 +118,9 @@ def own_device(device: torch.device) -> torch.device:
     if device.type == "cuda" and device.index is None and "LOCAL_RANK" in os.environ:
         return torch.device(device.type, int(os.environ["LOCAL_RANK"]))
     return device
+
+
+def refuse_team(command: str) -> None:
+    """RecipeError where torchrun has started several processes of a command that is one process's work."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise RecipeError(f"`adagp {command}` runs in one process: start it without torchrun, or use `adagp train`")
