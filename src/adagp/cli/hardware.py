@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from adagp.accelerator import Design
+from adagp.accelerator import Array, Design
 from adagp.accelerator.rtl.tools import ToolError, find_yosys
-from adagp.cli import options
+from adagp.accelerator.text import parse_array
+from adagp.cli import machine_options, options
 from adagp.cli.common import command, print_json, print_table
 from adagp.cli.display import Display
 from adagp.report import Table
@@ -21,8 +22,6 @@ from adagp.training.runfolder import make_folder
 
 _NAMES = ", ".join(design.value for design in Design)
 DesignName = Annotated[str, typer.Option("--design", help=f"One of {_NAMES}.")]
-PEs = Annotated[str, typer.Option("--array", metavar="ROWSxCOLUMNS", help="PEs.")]
-SecondPEs = Annotated[str, typer.Option("--second-array", metavar="ROWSxCOLUMNS", help="PEs of MAX's second array.")]
 
 hardware_app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True, help=__doc__)
 
@@ -152,8 +151,8 @@ def synth_command(
     target: Annotated[
         str, typer.Option(help="xc7: a Xilinx 7-series FPGA; osu018: open 0.18 um standard cells.")
     ] = "xc7",
-    array: PEs = "12x15",
-    second_array: SecondPEs = "8x10",
+    array: machine_options.ArrayShape = machine_options.DEFAULTS.array,
+    second_array: machine_options.SecondArray = machine_options.DEFAULTS.second_array,
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -190,8 +189,8 @@ def synth_command(
 @command
 def export_command(
     verilog: Annotated[Path, typer.Option(help="Folder for one Verilog file for each design.")],
-    array: PEs = "12x15",
-    second_array: SecondPEs = "8x10",
+    array: machine_options.ArrayShape = machine_options.DEFAULTS.array,
+    second_array: machine_options.SecondArray = machine_options.DEFAULTS.second_array,
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -224,8 +223,8 @@ def export_command(
 @command
 def draw_command(
     out: Annotated[Path, typer.Option(help="The PNG file.")] = Path("designs.png"),
-    array: PEs = "12x15",
-    second_array: SecondPEs = "8x10",
+    array: machine_options.ArrayShape = machine_options.DEFAULTS.array,
+    second_array: machine_options.SecondArray = machine_options.DEFAULTS.second_array,
     debug: options.Debug = False,
 ) -> None:
     """Draw the three ADA-GP designs with the sizes they are built with.
@@ -254,9 +253,7 @@ def parse_pes(name: str, text: str) -> tuple[int, int]:
     """Rows and columns of an array.
 
     Raises:
-        ValueError: if the text is not two whole numbers.
+        ValueError: if the text is not two whole numbers, or there is no PE.
     """
-    rows, by, columns = text.partition("x")
-    if not (by and rows.isdigit() and columns.isdigit()):
-        raise ValueError(f"{name}={text}: is not ROWSxCOLUMNS; give for example 12x15")
-    return int(rows), int(columns)
+    array = parse_array(name, text, Array())
+    return array.rows, array.columns

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from adagp.cli import options
+from adagp.cli import machine_options, options
 from adagp.cli.common import command, print_json, print_table
 from adagp.cli.display import Display
-from adagp.cli.hardware import PEs, SecondPEs, hardware_errors, parse_pes
+from adagp.cli.hardware import hardware_errors, parse_pes
 from adagp.reproduce.hardware import TARGETS, plain, resources_table, synthesised
 
-_WHAT = {4: "resources on a 7-series FPGA", 5: "area in standard cells"}
+_WHAT = {4: "resources on a 7-series FPGA", 5: "area in um2 of standard cells"}
 
 
 def hardware_table_command(table: int) -> Callable[..., None]:
@@ -16,8 +16,8 @@ def hardware_table_command(table: int) -> Callable[..., None]:
 
     @command
     def show(
-        array: PEs = "12x15",
-        second_array: SecondPEs = "8x10",
+        array: machine_options.ArrayShape = machine_options.DEFAULTS.array,
+        second_array: machine_options.SecondArray = machine_options.DEFAULTS.second_array,
         as_json: options.Json = False,
         debug: options.Debug = False,
     ) -> None:
