@@ -18,8 +18,8 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_builders", few)
 
 
-def call(*words: str) -> str:
-    result = CliRunner().invoke(app, ["models", *words], env={"COLUMNS": "160"})
+def call(*words: str, columns: int = 160) -> str:
+    result = CliRunner().invoke(app, ["models", *words], env={"COLUMNS": str(columns)})
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -51,6 +51,13 @@ def test_coverage_adds_shares() -> None:
     attention = 3 * 3 * 2 * 16 * 16 * 512  # no layer does these: 9 attentions, twice 16 x 16 x 512
     uncovered = 1 - transformer["covered_multiply_adds_share"]
     assert uncovered * transformer["multiply_adds"] == pytest.approx(attention)
+
+
+@pytest.mark.usefixtures("_few")
+@pytest.mark.parametrize("columns", [20, 80, 160])
+def test_no_figure_is_cut_in_a_narrow_terminal(columns: int) -> None:
+    (line,) = [line for line in call("--coverage", columns=columns).splitlines() if "224x224" in line]
+    assert line.split() == ["resnet50", "imagenet", "3x224x224", "25,557,032", "54", "99.79", "4,089.2", "100.00"]
 
 
 @pytest.mark.usefixtures("_few")

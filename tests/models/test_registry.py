@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -74,3 +77,17 @@ def test_networks_are_told_apart_by_their_task() -> None:
     assert models.task("vgg13") == "classification"
     with pytest.raises(ValueError, match="no model is called 'vgg'"):
         models.task("vgg")
+
+
+def test_an_outline_is_not_initialised_by_the_compiler() -> None:
+    """Drawing numbers on the meta device would import torch's compiler first: seconds, for nothing."""
+    program = """
+import sys, torch
+from adagp import models
+with torch.device("meta"):
+    for name in ("transformer", "densenet121", "inception_v3", "yolo_v3", "mobilenet_v2"):
+        assert all(parameter.is_meta for parameter in models.build(name).parameters())
+assert "torch._dynamo" not in sys.modules
+assert models.build("cnn2").state_dict()["features.0.weight"].std() > 0
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

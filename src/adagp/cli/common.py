@@ -65,14 +65,24 @@ def print_table(table: Table) -> None:
     """A table for people, and below it the notes that say what its figures are."""
     rich = RichTable(title=escape(table.title), title_justify="left", box=SIMPLE_HEAD, show_edge=False)
     rich.padding = (0, 1, 0, 0)
-    for place, column in enumerate(table.columns):
-        rich.add_column(escape(column), justify="left" if place < table.text_columns else "right")
+    console = Console(highlight=False)
+    # Where a terminal is narrow, headings become tall and text wraps; no figure is cut or left out.
+    tall = _width([table.columns, *table.rows]) > console.width
+    headings = [heading.replace(" ", "\n") if tall else heading for heading in table.columns]
+    longest_words = [[max(cell.split(), key=len, default="") for cell in row] for row in (table.columns, *table.rows)]
+    console.width = max(console.width, _width(longest_words))
+    for place, heading in enumerate(headings):
+        rich.add_column(escape(heading), justify="left" if place < table.text_columns else "right")
     for row in table.rows:
         rich.add_row(*(escape(cell) for cell in row))
-    console = Console(highlight=False)
     console.print(rich)
     for note in table.notes:
         console.print(Padding(Text(note, style="dim"), (0, 0, 0, 2)))
+
+
+def _width(rows: Sequence[Sequence[str]]) -> int:
+    """Of a table in which nothing is wrapped, with two characters between columns."""
+    return sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True))
 
 
 def print_tables(tables: Sequence[Table], facts: dict[str, Any], as_json: bool) -> None:

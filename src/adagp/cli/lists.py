@@ -41,8 +41,9 @@ def models_command(
     columns = ["model", "form", "input", "parameters", "covered layers"]
     notes = ["covered: layers whose gradient can be predicted; the others wait for the next BP batch"]
     if coverage:
-        columns += ["covered parameters %", "multiply-adds (M)", "covered multiply-adds %"]
-        notes.append("multiply-adds: of one forward of one sample, matrix products and convolutions only")
+        columns += ["their weights %", "million MACs", "their MACs %"]
+        notes.append("their: in the covered layers, of the network's parameters and MACs")
+        notes.append("MACs: multiply-adds of one forward of one sample, matrix products and convolutions only")
     print_table(Table("Models", tuple(columns), [_cells(row) for row in rows], tuple(notes), text_columns=3))
 
 

@@ -1,11 +1,13 @@
 """Networks by name and form, so that a recipe or a command line can say which one it trains."""
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 CIFAR = "cifar"
 """The form for 32x32 images, and the default where a network has it."""
@@ -124,7 +126,22 @@ def build(name: str, form: str | None = None, **sizes: int) -> nn.Module:
         ValueError: for an unknown name, form or size (the message lists the known ones), or a size below one.
     """
     found = _find(name, form)
-    return found.builder(**_complete(name, found, sizes))
+    outline = torch.get_default_device().type == "meta"
+    with _DrawNothing() if outline else nullcontext():
+        return found.builder(**_complete(name, found, sizes))
+
+
+class _DrawNothing(TorchFunctionMode):
+    """Initialisation without numbers to draw: on the meta device torch takes seconds to do nothing."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        drawn_directly = func in (Tensor.normal_, Tensor.uniform_)
+        if drawn_directly or getattr(func, "__module__", None) == nn.init.__name__:
+            return args[0] if args else given["tensor"]
+        return func(*args, **given)
 
 
 def example_inputs(name: str, form: str | None = None, *, batch: int = 1, **sizes: int) -> tuple[Tensor, ...]:

@@ -23,9 +23,11 @@ KeysAndValues = tuple[Tensor, Tensor]
 
 def sinusoidal_positions(length: int, width: int) -> Tensor:
     """The paper's positions, (length, width): sines in the even places, cosines of the same angles in the odd ones."""
-    rates = torch.exp(-math.log(10000.0) * torch.arange(0, width, 2) / width)
-    angles = torch.arange(length).unsqueeze(1) * rates
-    return torch.stack((angles.sin(), angles.cos()), 2).reshape(length, -1)[:, :width]
+    with torch.device("cpu"):
+        rates = torch.exp(-math.log(10000.0) * torch.arange(0, width, 2) / width)
+        angles = torch.arange(length).unsqueeze(1) * rates
+        positions = torch.stack((angles.sin(), angles.cos()), 2).reshape(length, -1)[:, :width]
+    return positions.to(torch.get_default_device())
 
 
 class Embedding(nn.Module):
