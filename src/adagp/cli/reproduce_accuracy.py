@@ -30,7 +30,7 @@ _SUMMARIES = {
 
     Try:
 
-    - `adagp reproduce table1 --data-root DIR`: five networks at the scale of a processor, about an hour.
+    - `adagp reproduce table1 --data-root DIR`: five networks at the scale of a processor, 90 minutes of one core.
     - `adagp reproduce table1 --cells cifar10-vgg16,cifar10-vgg19 --set epochs=10 --data-root DIR`: your choice.
     - `adagp reproduce table1 --data-root DIR --resume`: after Ctrl-C or a crash.
     """,
@@ -49,7 +49,7 @@ _SUMMARIES = {
 
     Try:
 
-    - `adagp reproduce table3 --data-root DIR`: small images and few epochs, about ten minutes.
+    - `adagp reproduce table3 --data-root DIR`: small images and few epochs, about 20 minutes of one core.
     - `adagp reproduce table3 --full --data-root DIR`: images of 416 pixels and 100 epochs, for a GPU.
     """,
 }
