@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from math import isfinite
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -396,6 +396,14 @@ class AdaGP:
         return result
 
 
+class _Duty(NamedTuple):
+    """What the hook of one layer does in one batch."""
+
+    source: Source
+    watched: bool
+    wants_tensor: bool
+
+
 class Batch:
     """One batch under a plan; made by `AdaGP.batch`."""
 
@@ -417,7 +425,22 @@ class Batch:
         self.step_index = engine.step_index
         self.plan = engine.next_plan()
         self.source = engine._resolve(self.plan)
-        self._studied = () if engine._predictor is None else engine._predictor.studied()
+        self._duties = self._hook_duties()
+
+    def _hook_duties(self) -> dict[str, "_Duty"]:
+        """What the hook of each covered layer does, settled before the forward: inside it every step is felt."""
+        engine = self._engine
+        studied = () if engine._predictor is None else engine._predictor.studied()
+        duties = {}
+        for name, chosen in self.source.items():
+            source = engine._sources[chosen]
+            watched = engine._predictor is not None and (
+                source.needs_output or (source.needs_graph and name in studied)
+            )
+            predictable = engine._predictor is not None and source.needs_graph
+            wants_tensor = watched or predictable or source.needs_error or source.needs_forward
+            duties[name] = _Duty(source, watched, wants_tensor)
+        return duties
 
     @property
     def needs_forward(self) -> bool:
@@ -663,12 +686,10 @@ class Batch:
         given = [(layer, part.grad) for layer in layers for part in layer.parameters() if part.grad is not None]
         if not given:
             return
-        # A sum is finite only if all entries are, and needs no memory of their size.
-        sums = torch.stack([grad.sum(dtype=torch.float32) for _, grad in given])
-        if not bool(sums.isfinite().all()):
-            name = next(
-                layer.name for (layer, _), total in zip(given, sums.tolist(), strict=True) if not isfinite(total)
-            )
+        # The largest entry is finite only if all are, and needs no memory of their size.
+        largest = torch.stack(torch._foreach_norm([grad.float() for _, grad in given], torch.inf)).tolist()
+        if not all(map(isfinite, largest)):
+            name = next(layer.name for (layer, _), entry in zip(given, largest, strict=True) if not isfinite(entry))
             logger.warning("step %d: the prediction for layer %r is not finite", self.step_index, name)
             self.failed = True
             for layer in layers:
@@ -710,24 +731,19 @@ class Batch:
 
     def see(self, layer: Layer, layer_input: Any, output: Any) -> Tensor | None:
         """Called by the forward hook of every covered layer; what is returned takes the place of the output."""
-        engine = self._engine
-        if layer.name not in engine._by_name:
+        duty = self._duties.get(layer.name)
+        if duty is None:
             return None
-        source = engine._sources[self.source[layer.name]]
-        watched = engine._predictor is not None and (
-            source.needs_output or (source.needs_graph and layer.name in self._studied)
-        )
-        predictable = engine._predictor is not None and source.needs_graph
-        if not isinstance(output, Tensor) and (watched or predictable or source.needs_error or source.needs_forward):
+        if duty.wants_tensor and not isinstance(output, Tensor):
             raise TypeError(f"layer {layer.name!r} returned {type(output).__name__}, not a tensor: exclude it")
         if self._recording:  # in backward, activation checkpointing runs layers a second time
-            self._record(layer, output, watched)
-        if source.needs_error and torch.is_grad_enabled():
+            self._record(layer, output, duty)
+        if duty.source.needs_error and torch.is_grad_enabled():
             if not isinstance(layer_input, Tensor):
                 raise TypeError(
                     f"layer {layer.name!r} was called without a tensor as its input: give it another source"
                 )
-            tapped: Tensor = tap(output, layer_input, partial(self._deliver, layer, source))
+            tapped: Tensor = tap(output, layer_input, partial(self._deliver, layer, duty.source))
             return tapped
         return None
 
@@ -736,21 +752,20 @@ class Batch:
         if not self._recording:
             source.receive(layer, layer_input, error)
 
-    def _record(self, layer: Layer, output: Any, watched: bool) -> None:
+    def _record(self, layer: Layer, output: Any, duty: "_Duty") -> None:
         """Take in what a layer's forward shows."""
         now = self._engine._immediate and self.plan.phase is Phase.GP
+        samples = self._samples.setdefault(layer.name, [])
         # Known at the first batch, before anything is updated too early; a next micro-batch is no second use but in GP.
-        again = len(self._samples.get(layer.name, [])) > (0 if now else self._micro_batch)
-        if self._engine._immediate and again:
+        if self._engine._immediate and len(samples) > (0 if now else self._micro_batch):
             raise RuntimeError(
                 f"immediate=True: layer {layer.name!r} ran twice in one batch, and its weight cannot change between "
                 "its uses: use immediate=False"
             )
-        # A layer that runs twice in a micro-batch sees the same samples twice.
-        samples = self._samples.setdefault(layer.name, [])
         samples += [0] * (self._micro_batch + 1 - len(samples))
-        samples[-1] = max(samples[-1], layer.samples(output) if isinstance(output, Tensor) else 1)
-        if watched:
+        if duty.source.needs_forward:  # a layer that runs twice in a micro-batch sees the same samples twice
+            samples[-1] = max(samples[-1], layer.samples(output))
+        if duty.watched:
             self._watch(layer, output)
         if now:
             self._update_now(layer)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from adagp.layers import Layer
+from adagp.predictor.grid_convolution import GridConvolution
 from adagp.predictor.interface import Lesson, Seen
 from adagp.quality import Agreement, mean_absolute_percentage_errors
 from adagp.rows import Rows
@@ -66,6 +67,7 @@ class PaperPredictor:
         gamma: float = 0.1,
         predict_bias: bool = True,
         layers_per_step: int | None = None,
+        study_every: int = 1,
         samples: int | None = None,
         literal: bool = False,
         seed: int = 0,
@@ -80,18 +82,21 @@ class PaperPredictor:
             gamma: See `milestones`.
             predict_bias: Give biases one extra output; otherwise their gradient is None in GP.
             layers_per_step: See and learn from this many layers a step, in turn, instead of all.
+            study_every: See and learn in one of this many batches with a backward.
             samples: See the mean over at most this many samples of a batch, evenly spread, instead of all.
             literal: The printed recipe; its first predictions may be many times larger than true gradients.
             seed: Of the initial weights and of the turns; the global generator is left alone.
         """
         if layers_per_step is not None and layers_per_step < 1:
             raise ValueError("layers_per_step: must be at least 1, or None for all layers")
+        if study_every < 1:
+            raise ValueError("study_every: must be at least 1, which is every batch with a backward")
         if samples is not None and samples < 1:
             raise ValueError("samples: must be at least 1, or None for the whole batch")
         self._grid, self._channels, self._lr = grid, channels, lr
         self._milestones, self._gamma = list(milestones), gamma
         self._predict_bias, self._layers_per_step = predict_bias, layers_per_step
-        self._samples = samples
+        self._study_every, self._samples = study_every, samples
         self._literal, self._seed = literal, seed
         self._turn = 0
         self._mean_squares: dict[str, list[float]] = {}
@@ -106,33 +111,40 @@ class PaperPredictor:
         units = 1 + max(layer.fan_in for layer in layers)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
-            self._conv = nn.Conv2d(1, self._channels, 3, padding=1).to(device)
+            self._conv = GridConvolution(self._channels, self._grid).to(device)
             last = nn.Linear(features, units)
         weights = torch.cat([last.weight.detach(), last.bias.detach()[:, None]], dim=1)  # the constant is an input too
         self._last = nn.Parameter((weights if self._literal else torch.zeros_like(weights)).to(device))
-        self._optimizer = torch.optim.Adam([*self._conv.parameters(), self._last], lr=self._lr)
+        fused = device.type in ("cpu", "cuda")  # one call instead of twenty
+        self._optimizer = torch.optim.Adam([*self._conv.parameters(), self._last], lr=self._lr, fused=fused)
         self._scheduler = torch.optim.lr_scheduler.MultiStepLR(self._optimizer, self._milestones, self._gamma)
 
     def studied(self) -> Collection[str]:
-        """All layers, or the next few of a round that has each of them once.
+        """All layers, or the next few of a round that has each of them once; none where this batch is not studied.
 
-        Every round has an order of its own: a plan with a rhythm must not hide the same layers again and again.
+        Every round has an order of its own, and which batch is studied is drawn too: a plan with a rhythm must not hide
+        the same layers again and again.
         """
+        times, place = divmod(self._turn, self._study_every)
+        if place != random.Random(f"{self._seed} studies {times}").randrange(self._study_every):
+            return set()
         count = len(self._names)
         few = min(self._layers_per_step or count, count)
-        rounds, place = divmod(self._turn, -(-count // few))
+        rounds, place = divmod(times, -(-count // few))
         order = random.Random(f"{self._seed} {rounds}").sample(self._names, count)
         return set(order[place * few : (place + 1) * few])
 
     def see(self, layer: Layer, output: Tensor) -> Seen:
         """Pool the reorganised output to the grid."""
         reorganised = layer.reorganise(output.detach(), self._samples).float()
-        return Seen(nn.functional.adaptive_avg_pool2d(reorganised, self._grid).flatten(1))
+        # As the channels of one image, which pool in memory order also where the channels are last.
+        pooled = nn.functional.adaptive_avg_pool2d(reorganised.transpose(0, 1), self._grid)
+        return Seen(pooled.flatten(2)[0])
 
-    def _features(self, seen: Sequence[Seen]) -> Tensor:
-        """`(rows, features + 1)` of all these layers, one below the other; the last feature is the constant 1.
+    def _inputs(self, seen: Sequence[Seen]) -> Tensor:
+        """What the network gets of all these layers, one below the other.
 
-        Every layer's input comes to unit scale first, in which layers differ widely.
+        Every layer's comes to unit scale, in which layers differ widely.
         """
         pooled = torch.cat([part.output for part in seen])
         if not self._literal:
@@ -140,8 +152,7 @@ class PaperPredictor:
             norms = torch.stack(torch._foreach_norm([part.output for part in seen]))
             scales = (norms / (rows * self._grid**2).sqrt()).clamp(min=1e-12)
             pooled = pooled / scales.repeat_interleave(rows, output_size=len(pooled))[:, None]
-        hidden = torch.relu(self._conv(pooled.reshape(-1, 1, self._grid, self._grid))).flatten(1)
-        return torch.cat([hidden, hidden.new_ones(len(hidden), 1)], dim=1)
+        return pooled
 
     def blocks(self, layer: Layer, rows: Rows) -> list[Tensor]:
         """The parts of a gradient that the network predicts: the weight's rows and, if wanted, the bias's."""
@@ -172,8 +183,7 @@ class PaperPredictor:
         """`factor x (base + prediction)` of each layer; without a base, the prediction alone."""
         if not asked:
             return
-        with torch.no_grad():
-            features = self._features([seen for _, seen in asked])
+        features = self._conv.features(self._inputs([seen for _, seen in asked]))
         parts = torch.split(features, [layer.out for layer, _ in asked])
         for (layer, _), part, base, factor in zip(asked, parts, bases, factors, strict=True):
             yield self._rows(layer, part, base, factor)
@@ -204,16 +214,16 @@ class PaperPredictor:
 
     def _step(self, lessons: Sequence[Lesson], bases: Mapping[str, Rows]) -> dict[str, Agreement]:
         grad_last = torch.zeros_like(self._last)
-        features = self._features([lesson.seen for lesson in lessons if lesson.seen is not None])
-        parts = torch.split(features.detach(), [lesson.layer.out for lesson in lessons])
+        inputs = self._inputs([lesson.seen for lesson in lessons if lesson.seen is not None])
+        features = self._conv.features(inputs)
+        parts = torch.split(features, [lesson.layer.out for lesson in lessons])
         works = [
             self._work(lesson, part, bases.get(lesson.layer.name), grad_last, 2 / len(lessons))
             for lesson, part in zip(lessons, parts, strict=True)
         ]
         self._refresh_mapes(lessons, parts, bases)
-        self._optimizer.zero_grad()
         self._last.grad = grad_last
-        features.backward(torch.cat([work.grad_features for work in works]))
+        self._conv.learn(inputs, features, torch.cat([work.grad_features for work in works]))
         self._optimizer.step()
         self._scheduler.step()
         products = iter(torch.stack([product for work in works for product in work.products]).tolist())

@@ -1,0 +1,49 @@
+"""The predictor's small convolution, as one matrix product.
+
+On a grid of a few positions torch's convolution, and autograd through it, cost many times more to call than to compute.
+The same sums as a product with a matrix, and their gradient written down, cost a few calls.
+"""
+
+import torch
+from torch import Tensor, nn
+
+
+class GridConvolution(nn.Conv2d):
+    """A 3 x 3 convolution of `(rows, grid x grid)`, followed by ReLU and a constant 1."""
+
+    def __init__(self, channels: int, grid: int) -> None:
+        """Initialise the weights as torch does."""
+        super().__init__(1, channels, 3, padding=1)
+        self._positions = grid * grid
+        self._taps = _taps(grid)
+
+    def features(self, pooled: Tensor) -> Tensor:
+        """`(rows, channels x grid x grid + 1)`; autograd takes no part."""
+        assert self.bias is not None
+        with torch.no_grad():
+            spread = torch.cat([self.weight.flatten(1), self.weight.new_zeros(self.out_channels, 1)], dim=1)
+            matrix = spread[:, self._taps.to(spread.device)].transpose(0, 1).flatten(1)
+            matrix = torch.cat([matrix, matrix.new_zeros(self._positions, 1)], dim=1)
+            bias = torch.cat([self.bias.repeat_interleave(self._positions), self.bias.new_ones(1)])
+            return torch.addmm(bias, pooled, matrix).relu_()
+
+    def learn(self, pooled: Tensor, features: Tensor, grad_features: Tensor) -> None:
+        """Put into `.grad` what backpropagation would, given the gradient at the features."""
+        assert self.bias is not None
+        with torch.no_grad():
+            grad = (grad_features * (features > 0))[:, :-1].reshape(len(pooled), self.out_channels, self._positions)
+            grad_matrix = torch.einsum("rp,rcq->cpq", pooled, grad).flatten(1)
+            taps = self._taps.to(grad.device).flatten()
+            sums = grad.new_zeros(self.out_channels, 10).index_add_(1, taps, grad_matrix)
+            self.weight.grad = sums[:, :9].reshape(self.weight.shape)
+            self.bias.grad = grad.sum((0, 2))
+
+
+def _taps(grid: int) -> Tensor:
+    """Which of a kernel's nine weights leads from each input position to each output position; 9 means none."""
+    place = torch.arange(grid)
+    offset = place[:, None] - place[None, :] + 1  # of one axis: input minus output, where 0 to 2 is inside the kernel
+    inside = (offset >= 0) & (offset <= 2)
+    taps = 3 * offset[:, None, :, None] + offset[None, :, None, :]
+    taps = torch.where(inside[:, None, :, None] & inside[None, :, None, :], taps, 9)
+    return taps.reshape(grid * grid, grid * grid)
