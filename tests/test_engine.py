@@ -266,6 +266,17 @@ def test_resume_is_bit_identical_at_any_step(cut: int, kind: str) -> None:
     assert gp.quality() == second.quality()
 
 
+def test_quality_has_the_order_of_the_model_whatever_is_studied_first() -> None:
+    orders = set()
+    for seed in range(3):
+        model = build()
+        gp = AdaGP(model, sgd(model), schedules.always_backprop(), PaperPredictor(layers_per_step=1, seed=seed))
+        run(gp, model, batches(4))
+        orders.add(tuple(gp._quality.report()))
+        assert list(gp.quality()) == COVERED
+    assert len(orders) > 1
+
+
 def test_the_state_of_another_model_is_refused_by_name() -> None:
     model, other = build(), nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(4, 2))
     gp = AdaGP(model, sgd(model), schedules.fixed(1, 1))

@@ -246,8 +246,9 @@ class AdaGP:
         return self._coverage
 
     def quality(self) -> dict[str, LayerQuality]:
-        """Running figures of each layer's predictions against its true gradients."""
-        return self._quality.report()
+        """Running figures of each layer's predictions against its true gradients, in the order of the model."""
+        found = self._quality.report()
+        return {layer.name: found[layer.name] for layer in self._layers if layer.name in found}
 
     def counts(self) -> dict[str, int]:
         """How many layer updates each source supplied.
