@@ -81,7 +81,10 @@ def test_export_writes_a_file_for_each_design(tmp_path):
         (("synth", "--design", "huge"), "design='huge': is unknown; choose one of baseline, low, efficient, max"),
         (("synth", "--target", "asic"), "target='asic': is unknown; choose one of xc7, osu018"),
         (("synth", "--array", "12"), "array=12: is not ROWSxCOLUMNS"),
+        (("synth", "--array", "axb"), "array=axb: is not ROWSxCOLUMNS"),
         (("synth", "--array", "0x15"), "array=0x15: has no PE"),
+        (("synth", "--array", "70000x2"), "array=70000x2: takes longer to cross"),
+        (("draw", "--out", "nowhere/designs.png"), "there is no folder 'nowhere'; make it first"),
         (("check", "--array", "1x1"), "array=1x1"),
     ],
 )
@@ -89,6 +92,16 @@ def test_wrong_input_is_named(arguments, message):
     done = run(*arguments)
     assert done.exit_code == 2
     assert message in done.stderr
+
+
+@needs_yosys
+@pytest.mark.usefixtures("small_memories")
+def test_a_folder_that_cannot_be_made_is_named_before_any_work(monkeypatch, tmp_path):
+    monkeypatch.setattr("adagp.accelerator.rtl.verilog.run_yosys", lambda *script: pytest.fail("worked in vain"))
+    (tmp_path / "out").write_text("")
+    done = run("export", "--verilog", str(tmp_path / "out"))
+    assert done.exit_code == 1
+    assert f"folder '{tmp_path / 'out'}' cannot be made: File exists; choose another folder" in done.stderr
 
 
 @pytest.mark.usefixtures("small_memories")

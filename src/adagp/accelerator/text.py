@@ -38,11 +38,12 @@ def parse_array(name: str, text: str, like: Array) -> Array:
     Raises:
         ValueError: if it is not two integers, or has no PE.
     """
-    rows, by, columns = text.partition("x")
-    if not by:
-        raise ValueError(f"{name}={text}: is not ROWSxCOLUMNS; give for example 12x15")
     try:
-        return replace(like, rows=integer(name, rows), columns=integer(name, columns))
+        rows, columns = (int(part) for part in text.split("x"))
+    except ValueError:
+        raise ValueError(f"{name}={text}: is not ROWSxCOLUMNS; give for example 12x15") from None
+    try:
+        return replace(like, rows=rows, columns=columns)
     except ValueError as error:
         raise ValueError(str(error).replace("array=", f"{name}=", 1)) from None
 

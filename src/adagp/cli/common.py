@@ -5,6 +5,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import typer
@@ -23,6 +24,13 @@ R = TypeVar("R")
 
 class InputError(ValueError):
     """An option cannot be used as given; the message names it and the remedy."""
+
+
+def check_folders(*paths: Path | None) -> None:
+    """Before any work: every file can be written where it is wanted."""
+    for path in paths:
+        if path is not None and not path.parent.is_dir():
+            raise InputError(f"'{path}' cannot be written: there is no folder '{path.parent}'; make it first")
 
 
 def command(function: Callable[P, R]) -> Callable[P, R]:

@@ -12,7 +12,7 @@ from adagp.accelerator import Array, Design
 from adagp.accelerator.rtl.tools import ToolError, find_yosys
 from adagp.accelerator.text import parse_array
 from adagp.cli import machine_options, options
-from adagp.cli.common import command, print_json, print_table
+from adagp.cli.common import check_folders, command, print_json, print_table
 from adagp.cli.display import Display
 from adagp.report import Table
 from adagp.schedules import Phase
@@ -207,11 +207,11 @@ def export_command(
         from adagp.accelerator.rtl.verilog import verilog as converted
 
         find_yosys()
-        for design in Design:
-            cores = geometries(design, parse_pes("array", array), parse_pes("second_array", second_array))
-            text = converted(Accelerator(cores))
-            make_folder(verilog)
-            write_bytes(verilog / f"{design.value}.v", text.encode())
+        sizes = parse_pes("array", array), parse_pes("second_array", second_array)
+        designs = {design: geometries(design, *sizes) for design in Design}
+        make_folder(verilog)
+        for design, cores in designs.items():
+            write_bytes(verilog / f"{design.value}.v", converted(Accelerator(cores)).encode())
             written.append(str(verilog / f"{design.value}.v"))
     if as_json:
         print_json({"files": written})
@@ -234,6 +234,7 @@ def draw_command(
     - `adagp hardware draw --out designs.png`
     """
     del debug
+    check_folders(out)
     with hardware_errors():
         from adagp.report.hardware_diagram import designs_png
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from adagp.accelerator.pipeline import SCHEMES, Pipeline, Timeline, costs, simulate
 from adagp.cli import options
-from adagp.cli.common import InputError, command, print_json
+from adagp.cli.common import InputError, check_folders, command, print_json
 from adagp.report.pipeline_grid import PASSES, letter, number, pipeline_grid, pipeline_svg
 from adagp.report.pipeline_page import pipeline_page
 from adagp.report.pipeline_trace import chrome_trace
@@ -87,13 +87,6 @@ def pipeline_command(
     for what, path in (("picture", svg), ("page", html), ("trace", trace)):
         if path is not None:
             print(f"{what}: {path}")
-
-
-def check_folders(*paths: Path | None) -> None:
-    """Before any work: every file can be written where it is wanted."""
-    for path in paths:
-        if path is not None and not path.parent.is_dir():
-            raise InputError(f"'{path}' cannot be written: there is no folder '{path.parent}'; make it first")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -8,9 +8,9 @@ import typer
 
 from adagp.accelerator import DATAFLOWS, Design, Machine
 from adagp.cli import options
-from adagp.cli.common import InputError, command, print_json, print_table
+from adagp.cli.common import InputError, check_folders, command, print_json, print_table
 from adagp.cli.display import Display
-from adagp.cli.pipeline import Html, Svg, check_folders, write_text
+from adagp.cli.pipeline import Html, Svg, write_text
 from adagp.report.pipeline_grid import pipeline_svg
 from adagp.report.pipeline_page import pipeline_page
 from adagp.reproduce.figure20 import PAPER, bars, bars_tables

@@ -10,7 +10,7 @@ from torch import nn
 
 from adagp import schedules
 from adagp.cli import options
-from adagp.cli.common import command, print_json
+from adagp.cli.common import check_folders, command, print_json
 from adagp.cli.runs import schedule_value
 from adagp.cost import CostModel
 from adagp.report import PICTURE_FORMATS, STYLES, ScheduleGrid, grid_picture, schedule_grid
@@ -121,9 +121,7 @@ def _check_files(picture: Path | None, write_table: Path | None) -> None:
     if picture is not None and picture.suffix[1:] not in PICTURE_FORMATS:
         wanted = " or ".join(f".{name}" for name in PICTURE_FORMATS)
         raise RecipeError(f"picture '{picture}' has no known format: name it {wanted}")
-    for path in (picture, write_table):
-        if path is not None and not path.parent.is_dir():
-            raise RecipeError(f"'{path}' cannot be written: there is no folder '{path.parent}'; make it first")
+    check_folders(picture, write_table)
     if write_table is not None and write_table.exists():
         raise RecipeError(f"table '{write_table}' exists already and may be yours: give another name, or remove it")
 

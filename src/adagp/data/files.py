@@ -64,7 +64,10 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         OSError: When the bytes could not be written; what stood at `path` before is then untouched.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    except OSError as error:  # the user knows the file, not its temporary name
+        raise OSError(error.errno, error.strerror, str(path)) from error
     try:
         with os.fdopen(descriptor, "wb") as file:
             write(file)

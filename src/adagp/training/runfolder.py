@@ -200,7 +200,7 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunFolderError(
-            f"folder '{path}' cannot be made: {error.strerror or error}; choose another --out"
+            f"folder '{path}' cannot be made: {error.strerror or error}; choose another folder"
         ) from error
 
 

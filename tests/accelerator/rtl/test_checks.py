@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("amaranth", reason="needs amaranth: pip install 'adagp[hardware]'")
@@ -30,6 +30,7 @@ def test_a_wrong_result_fails_its_check(monkeypatch):
     assert not next(run_checks(rows=2, columns=2)).passed
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 16), st.floats(1e-6, 1e6))
 def test_whole_numbers_stand_for_real_ones_within_their_error(seed, width, scale):
     rng = np.random.default_rng(seed)

@@ -1,19 +1,23 @@
 """One core in simulation against the golden model: every command, on random sizes and numbers, bit by bit."""
 
-from dataclasses import replace
+from contextlib import nullcontext
+from fractions import Fraction
 from functools import cache
+from math import floor
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, Phase, assume, example, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("amaranth", reason="needs amaranth: pip install 'adagp[hardware]'")
 
 from amaranth.hdl import Module, Signal
+from amaranth.sim import Simulator
 
 from adagp.accelerator import Gemm
 from adagp.accelerator.rtl import golden, pe
+from adagp.accelerator.rtl.controller import Controller
 from adagp.accelerator.rtl.descriptor import OVERHEAD_CYCLES, Descriptor, Memory, Mode, Op
 from adagp.accelerator.rtl.driver import Product
 from adagp.accelerator.rtl.geometry import Geometry
@@ -38,7 +42,10 @@ def bench_of(geometry):
 
 @st.composite
 def products(draw, geometries=GEOMETRIES):
-    """Sizes that the small buffers hold, and full-range operands with extremes more often than chance has it."""
+    """Sizes that the small buffers hold, and operands of any magnitude, with extremes more often than chance has it.
+
+    Sums of large operands are cut when they are drained; only those of small ones show the lowest bits.
+    """
     geometry = draw(st.sampled_from(geometries))
     k, n = draw(st.integers(1, 9)), draw(st.integers(1, 7))
     m = draw(st.integers(1, min(8, geometry.input_depth // -(-k // geometry.rows))))
@@ -46,11 +53,15 @@ def products(draw, geometries=GEOMETRIES):
     product = Product(m, k, n, geometry, memory, weight_base=draw(st.integers(0, 5)))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     most = 1 << (geometry.width - 1)
-    inputs, weights = (rng.integers(-most, most, size) for size in ((m, k), (k, n)))
+    limit = 1 << draw(st.integers(1, geometry.width - 1))
+    inputs, weights = (rng.integers(-limit, limit, size) for size in ((m, k), (k, n)))
     if draw(st.booleans()):
         inputs[rng.random(inputs.shape) < 0.5] = -most
         weights[rng.random(weights.shape) < 0.5] = draw(st.sampled_from([-most, most - 1]))
     return product, inputs, weights, rng
+
+
+PRODUCTS_AND_MODES = (products(), st.sampled_from(Mode), st.integers(0, 20))
 
 
 def run(product, commands):
@@ -66,7 +77,7 @@ def multiplied(product, inputs, weights):
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(products(), st.sampled_from(Mode), st.integers(0, 20))
+@given(*PRODUCTS_AND_MODES)
 def test_a_product_is_the_golden_one_in_every_mode_and_takes_the_models_cycles(case, mode, shift):
     product, inputs, weights, rng = case
     size = product.geometry
@@ -147,38 +158,39 @@ def test_a_product_cut_along_k_accumulates(case, shift):
     np.testing.assert_array_equal(found[0], golden.operands(sums, shift, size.width))
 
 
-class PEWithoutCarry(pe.PE):
-    """Loses the lowest bit of what comes from above."""
+class BrokenPE(pe.PE):
+    """The true one but for a fault, if one is named."""
+
+    fault = ""
 
     def elaborate(self, platform):
         m = Module()
         weight, total = Signal.like(self.weight_below), Signal.like(self.sum_above)
-        with m.If(self.load):
+        above = self.sum_above & ~1 if self.fault == "loses a carry" else self.sum_above
+        factors = {"has no sign": self.input_left.as_unsigned(), "is too narrow": self.input_left[:-1].as_signed()}
+        with m.If(~self.load if self.fault == "loads at the wrong time" else self.load):
             m.d.sync += weight.eq(self.weight_below)
         m.d.sync += [
             self.input_right.eq(self.input_left),
-            total.eq((self.sum_above & ~1) + self.input_left * weight),
+            total.eq(above + factors.get(self.fault, self.input_left) * weight),
         ]
         m.d.comb += [self.weight_above.eq(weight), self.sum_below.eq(total)]
         return m
 
 
-def test_a_broken_pe_is_found(monkeypatch):
-    size = replace(GEOMETRIES[0], pools=False)
-    product = Product(4, 5, 3, size)
-    rng = np.random.default_rng(0)
-    inputs, weights = rng.integers(-99, 99, (4, 5)), rng.integers(-99, 99, (5, 3))
-
-    def result():
-        found = []
-        commands = [*multiplied(product, inputs, weights), product.drain(0, found.append)]
-        Bench({"main": size}).run({"main": commands})
-        return found[0]
-
-    expected = golden.operands(golden.product(inputs, weights), 0)
-    assert (result() == expected).all()
-    monkeypatch.setattr("adagp.accelerator.rtl.array.PE", PEWithoutCarry)
-    assert not (result() == expected).all()
+@pytest.mark.parametrize("fault", ["", "loses a carry", "has no sign", "is too narrow", "loads at the wrong time"])
+def test_a_broken_pe_fails_the_random_products(fault, monkeypatch):
+    monkeypatch.setattr(BrokenPE, "fault", fault)
+    monkeypatch.setattr("adagp.accelerator.rtl.array.PE", BrokenPE)
+    random = test_a_product_is_the_golden_one_in_every_mode_and_takes_the_models_cycles.hypothesis.inner_test
+    runs = settings(max_examples=100 if fault else 10, deadline=None, database=None, phases=[Phase.generate])
+    again = runs(given(*PRODUCTS_AND_MODES)(random))
+    bench_of.cache_clear()
+    try:
+        with pytest.raises(AssertionError) if fault else nullcontext():
+            again()
+    finally:
+        bench_of.cache_clear()
 
 
 def test_words_that_come_late_are_waited_for():
@@ -198,6 +210,7 @@ def test_words_that_come_late_are_waited_for():
     [
         ({"rows": 0}, "array=0x15: has no PE"),
         ({"rows": 1, "columns": 1}, "array=1x1"),
+        ({"rows": 1 << 16}, "array=65536x15: takes longer to cross than the controller can count"),
         ({"width": 1}, "width=1"),
         ({"sum_width": 31}, "sum_width=31: does not hold one product"),
         ({"sum_width": 65}, "sum_width=65"),
@@ -232,7 +245,7 @@ def test_a_descriptor_is_128_bits_and_refuses_what_it_cannot_hold():
             Descriptor(**{"op": Op.LOAD, "count": 1, field: value})
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 9), st.integers(1, 11), st.integers(1, 11))
 def test_cycles_are_the_models_and_three_on_any_array(rows, columns, m, k, n):
     assume(rows * columns > 1)
@@ -240,3 +253,38 @@ def test_cycles_are_the_models_and_three_on_any_array(rows, columns, m, k, n):
     product = Product(m, k, n, size)
     trace = Bench({"main": size}).run({"main": [product.multiply()]})["main"]
     assert trace.cycles == [ws_cycles(Gemm(m, n, k), rows, columns) + 3]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 99), st.integers(1, 99), st.integers(1, 99))
+@example(12, 15, 128, 27, 64)
+def test_the_controller_alone_takes_the_models_cycles_and_three_on_larger_arrays(rows, columns, m, k, n):
+    """As far as it decides them, so that arrays need not be clocked that take long to."""
+    assume(rows * columns > 1)
+    assume(ws_cycles(Gemm(m, n, k), rows, columns) < 3000)
+    size = Geometry(rows, columns)
+    control, cycles = Controller(size), []
+
+    async def machine(context):
+        context.set(control.descriptor.as_value(), Product(m, k, n, size).multiply().descriptor.encode())
+        context.set(control.valid, 1)
+        await context.tick()
+        context.set(control.valid, 0)
+        cycles.append(1)
+        while context.get(control.busy):
+            await context.tick()
+            cycles[0] += 1
+
+    simulator = Simulator(control)
+    simulator.add_clock(1e-6)
+    simulator.add_testbench(machine)
+    simulator.run()
+    assert cycles == [ws_cycles(Gemm(m, n, k), rows, columns) + 3]
+
+
+@settings(deadline=None)
+@given(st.integers(-(2**47), 2**47 - 1), st.integers(0, 63), st.integers(2, 16))
+def test_the_golden_model_rounds_halves_upwards_and_cuts(value, shift, width):
+    exact = floor(Fraction(value, 2**shift) + Fraction(1, 2))
+    cut = min(max(exact, -(2 ** (width - 1))), 2 ** (width - 1) - 1)
+    assert golden.operands(np.array([value]), shift, width).tolist() == [cut]

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("amaranth", reason="needs amaranth: pip install 'adagp[hardware]'")
@@ -22,6 +22,7 @@ def layers(draw):
         assume(False)
 
 
+@settings(deadline=None)
 @given(layers(), st.integers(1, 3), st.integers(0, 2**32 - 1))
 def test_every_pass_lowers_to_the_product_that_the_model_counts(layer, batch, seed):
     rng = np.random.default_rng(seed)

@@ -22,6 +22,8 @@ from enum import IntEnum
 from amaranth.lib import data
 
 from adagp.accelerator.rtl.geometry import COUNT_BITS, SHIFT_BITS, Geometry
+from adagp.accelerator.shapes import Gemm
+from adagp.accelerator.systolic import ws_cycles
 
 OVERHEAD_CYCLES = 3
 """Of every descriptor beside its work: one to take it over, two until its last result is written."""
@@ -114,7 +116,7 @@ class Descriptor:
         return self.work_cycles(geometry) + OVERHEAD_CYCLES
 
     def work_cycles(self, geometry: Geometry) -> int:
-        """Without the overhead. A product's are those of `adagp.accelerator.systolic.ws_cycles`."""
+        """Without the overhead. A product's are those that the accelerator model counts."""
         match self.op:
             case Op.NONE:
                 return 0
@@ -123,5 +125,5 @@ class Descriptor:
             case Op.DRAIN:
                 return self.count + (self.count // self.pool_run if self.pool_run else 0)
             case Op.PRODUCT:
-                fold = 2 * geometry.rows + geometry.columns + self.count - 2
-                return self.k_folds * self.n_folds * fold
+                rows, columns = geometry.rows, geometry.columns
+                return ws_cycles(Gemm(self.count, self.n_folds * columns, self.k_folds * rows), rows, columns)

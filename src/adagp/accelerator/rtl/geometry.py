@@ -40,6 +40,11 @@ class Geometry:
             raise ValueError(f"array={self.rows}x{self.columns}: has no PE; rows and columns must be at least 1")
         if self.rows * self.columns == 1:
             raise ValueError("array=1x1: would read a partial sum before it is written; give at least 2 PEs")
+        if self.rows + self.columns > 1 << COUNT_BITS:
+            raise ValueError(
+                f"array={self.rows}x{self.columns}: takes longer to cross than the controller can count; "
+                f"rows and columns must be at most {1 << COUNT_BITS} together"
+            )
         if self.width < 2:
             raise ValueError(f"width={self.width}: has no room for a sign and a value; give at least 2 bits")
         if self.sum_width < 2 * self.width:
