@@ -75,6 +75,16 @@ def test_export_writes_a_file_for_each_design(tmp_path):
     assert len(files) == 4
 
 
+def test_draw_writes_a_picture_of_the_sizes_asked_for(tmp_path):
+    pictures = []
+    for array in ("12x15", "4x3"):
+        done = run("draw", "--out", str(tmp_path / f"{array}.png"), "--array", array)
+        assert done.exit_code == 0, done.output
+        pictures.append((tmp_path / f"{array}.png").read_bytes())
+    assert all(picture.startswith(b"\x89PNG") for picture in pictures)
+    assert pictures[0] != pictures[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -66,7 +66,9 @@ def _exit_code(error: Exception) -> int | None:
 
 
 def _message(error: Exception) -> str:
-    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.strerror else str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}; check the path, its permissions and the space left"
+    return str(error)
 
 
 def print_table(table: Table) -> None:

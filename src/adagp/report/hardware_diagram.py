@@ -32,7 +32,7 @@ def designs_png(array: tuple[int, int], second_array: tuple[int, int], dpi: int 
         axes.set_title(title, fontsize=13, color=_LINE)
         cores = geometries(design, array, second_array)
         alone = PREDICTOR not in cores
-        _box(axes, 0.1, 6.2 if alone else 0.2, 1.2, 5.4 if alone else 11.4, "outside\nmemory", _BASE)
+        _box(axes, 0.1, 5.7 if alone else 0.2, 1.2, 5.9 if alone else 11.4, "outside\nmemory", _BASE)
         _core(axes, 6.3, cores[MAIN], added=False)
         if alone:
             _box(axes, 1.9, 4.6, 0.5, 0.4, "", _ADDED)
@@ -65,15 +65,20 @@ def _core(axes: Any, bottom: float, core: Geometry, added: bool) -> None:
     _arrow(axes, (5.1, bottom + 1.0), (5.1, bottom + 1.5))
     _arrow(axes, (1.3, bottom + 0.5), (4.1, bottom + 0.5))
     _arrow(axes, (1.3, bottom + 4.9), (1.9, bottom + 4.9))
-    axes.plot([9.2, 9.2, 1.6], [bottom + 1.5, bottom + 1.25, bottom + 1.25], color=_LINE, lw=1.1, zorder=0)
+    _line(axes, [9.2, 9.2, 1.6], [bottom + 1.5, bottom + 1.25, bottom + 1.25])
     _arrow(axes, (1.6, bottom + 1.25), (1.3, bottom + 1.25))
     if core.pools:
         _box(axes, 8.6, bottom + 3.65, 1.2, 0.6, "pool", _ADDED)
     if core.predictor_depth:
         label = f"predictor weights\n{core.columns} x {core.predictor_depth:,}"
         _box(axes, 6.6, bottom, 2.0, 1.0, label, _ADDED)
-        axes.plot([7.0, 7.0, 5.7], [bottom + 1.0, bottom + 1.12, bottom + 1.12], color=_LINE, lw=1.1, zorder=0)
+        _line(axes, [7.0, 7.0, 5.7], [bottom + 1.0, bottom + 1.12, bottom + 1.12])
         _arrow(axes, (5.7, bottom + 1.12), (5.7, bottom + 1.5))
+        _line(axes, [1.3, 7.6, 7.6], [bottom - 0.35, bottom - 0.35, bottom - 0.2])
+        _arrow(axes, (7.6, bottom - 0.3), (7.6, bottom))
+    if added or core.predictor_depth:  # updated where they are
+        place = 5.8 if added else 8.2
+        _arrow(axes, (place, bottom + 1.25), (place, bottom + 1.0))
 
 
 def _box(axes: Any, left: float, bottom: float, width: float, height: float, text: str, colour: str) -> None:
@@ -82,6 +87,10 @@ def _box(axes: Any, left: float, bottom: float, width: float, height: float, tex
         FancyBboxPatch((left, bottom), width, height, boxstyle=style, facecolor=colour, edgecolor=_LINE, lw=1.1)
     )
     axes.text(left + width / 2, bottom + height / 2, text, ha="center", va="center", fontsize=8, color="#1c2433")
+
+
+def _line(axes: Any, across: list[float], up: list[float]) -> None:
+    axes.plot(across, up, color=_LINE, lw=1.1, zorder=0)
 
 
 def _arrow(axes: Any, start: tuple[float, float], end: tuple[float, float]) -> None:

@@ -1,9 +1,11 @@
 """One core in simulation against the golden model: every command, on random sizes and numbers, bit by bit."""
 
+import re
 from contextlib import nullcontext
 from fractions import Fraction
 from functools import cache
 from math import floor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from amaranth.sim import Simulator
 from adagp.accelerator import Gemm
 from adagp.accelerator.rtl import golden, pe
 from adagp.accelerator.rtl.controller import Controller
-from adagp.accelerator.rtl.descriptor import OVERHEAD_CYCLES, Descriptor, Memory, Mode, Op
+from adagp.accelerator.rtl.descriptor import LAYOUT, OVERHEAD_CYCLES, Descriptor, Memory, Mode, Op
 from adagp.accelerator.rtl.driver import Product
 from adagp.accelerator.rtl.geometry import Geometry
 from adagp.accelerator.rtl.testbench import Bench
@@ -234,6 +236,15 @@ def test_a_product_that_does_not_fit_is_refused_with_the_memory_it_needs():
             Product(*sizes, size)
     with pytest.raises(ValueError, match="predictor_depth=0"):
         Product(1, 3, 2, size, Memory.PREDICTOR)
+
+
+def test_the_documented_bits_of_a_descriptor_are_its_own():
+    text = (Path(__file__).parents[3] / "docs" / "hardware.md").read_text()
+    documented = re.findall(r"^\| `(\w+)` \| (\d+)(?:-(\d+))? \|", text, re.MULTILINE)
+    bits = [(name, field.offset, field.offset + field.width - 1) for name, field in LAYOUT]
+    assert [(name, int(low), int(high or low)) for name, low, high in documented] == bits
+    for names in (Op, Memory, Mode):
+        assert all(f"{each.value} `{each.name}`" in text for each in names)
 
 
 def test_a_descriptor_is_128_bits_and_refuses_what_it_cannot_hold():

@@ -1,19 +1,6 @@
 """What a core is told to do: one 128-bit descriptor for each load, product or drain.
 
-| field | bits | of | meaning |
-|---|---|---|---|
-| `op` | 2 | all | `LOAD`, `PRODUCT`, `DRAIN`, or `NONE`, which only joins |
-| `join` | 1 | all | start only together with the other core's next `join` (MAX; elsewhere at once) |
-| `memory` | 2 | all | which is filled, multiplied by, or updated in place: `INPUTS`, `WEIGHTS`, `PREDICTOR` |
-| `mode` | 2 | drain | what becomes of a sum: `PLAIN`, `RELU`, `UPDATE` (old - sum), `MASK` (0 where old <= 0) |
-| `in_place` | 1 | drain | the old words of an `UPDATE` are those of `memory`, and are replaced; otherwise they enter |
-| `accumulate` | 1 | product | add to what the output buffer holds, for products cut along K |
-| `shift` | 6 | drain | bits that a sum is shifted right by, to the nearest, before it is cut to an operand |
-| `pool_shift` | 6 | drain | the same for the sum of a run |
-| `count` | 16 | all | rows to fill or drain; for a product, rows that stream (M) |
-| `k_folds`, `n_folds` | 12, 12 | product | folds along K and N |
-| `input_base`, `weight_base`, `output_base` | 16 each | all | first address in each buffer |
-| `pool_run` | 16 | drain | after so many rows, one more row with their sum (before the mode) is drained; 0: never |
+`docs/hardware.md` says what each field means, and a test that it names the right bits.
 """
 
 from dataclasses import dataclass, fields
@@ -79,7 +66,7 @@ LAYOUT = data.StructLayout(_BITS)
 
 @dataclass(frozen=True)
 class Descriptor:
-    """One descriptor; what a field means stands in the table above."""
+    """One descriptor; fields that its `op` does not know are not looked at."""
 
     op: Op
     count: int = 1
