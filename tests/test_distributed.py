@@ -1,47 +1,17 @@
 """Invariant 6 with real processes: all ranks hold identical parameters after any mix of phases."""
 
+import logging
 import math
-import multiprocessing
-import socket
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from adagp import AdaGP, NonFiniteError, Phase, Plan, schedules
 from tests.nets import batches, build, loss_of, sgd
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def on_ranks(count: int, work: Callable[..., Any], *args: Any) -> list[Any]:
-    """Run `work(rank, count, *args)` in real processes joined by gloo."""
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    port = free_port()
-    processes = [context.Process(target=_entry, args=(work, rank, count, port, queue, args)) for rank in range(count)]
-    for process in processes:
-        process.start()
-    results = dict(queue.get(timeout=120) for _ in processes)
-    for process in processes:
-        process.join(timeout=60)
-    return [results[rank] for rank in range(count)]
-
-
-def _entry(work: Callable[..., Any], rank: int, count: int, port: int, queue: Any, args: tuple[Any, ...]) -> None:
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=count)
-    try:
-        queue.put((rank, work(rank, count, *args)))
-    finally:
-        distributed.destroy_process_group()
+from tests.ranks import on_ranks
 
 
 def train(rank: int, count: int, predictor: str, immediate: bool, adaptive: bool) -> dict[str, Any]:
@@ -256,3 +226,24 @@ def test_random_gradients_are_the_same_on_all_ranks() -> None:
     assert one["counts"] == two["counts"] == {"random": 8, "backprop": 8}
     for a, b in zip(one["parameters"], two["parameters"], strict=True):
         assert (a == b).all()
+
+
+def warn(rank: int, count: int) -> list[str]:
+    """What is logged in the first two batches of a model that nobody wrapped."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("adagp").addHandler(handler)
+    model = build()
+    gp = AdaGP(model, sgd(model), schedules.always_backprop(), None)
+    for x, y in batches(2, seed=rank):
+        gp.step(lambda x=x, y=y: loss_of(model, x, y))
+    logging.getLogger("adagp").removeHandler(handler)
+    return lines
+
+
+def test_ranks_whose_model_nobody_wrapped_are_warned_once() -> None:
+    for lines in on_ranks(2, warn):
+        assert len(lines) == 1
+        assert "is not DistributedDataParallel" in lines[0]
+        assert "wrap the model first" in lines[0]

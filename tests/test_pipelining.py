@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from adagp import AdaGP, NonFiniteError, Phase, Plan, schedules
 from adagp.pipelining import Pipeline, stage_of
-from tests.test_distributed import on_ranks
+from tests.ranks import on_leaving_ranks, on_ranks
 
 MICRO_BATCHES, BATCH, STEPS = 4, 16, 9
 
@@ -57,6 +57,7 @@ def run_stage(rank: int, count: int, kind: str, predictor: str | None, updates: 
         "phases": phases,
         "losses": losses,
         "counts": gp.counts(),
+        "warns": gp._ranks._share_nothing,
     }
 
 
@@ -111,6 +112,7 @@ def test_two_stages_give_what_one_process_gives() -> None:
         alone, found = run_alone(predictor, updates), [cases[index] for cases in both]
         for stage, expected in zip(found, alone["states"], strict=True):
             assert stage["counts"]["predicted" if predictor else "mean"] > 0
+            assert not stage["warns"]  # the ranks have nothing to share, and that is right
             assert set(stage["phases"]) == {"WARMUP", "BP", "GP"}
             assert len(stage["state"]) == len(expected)
             for a, b in zip(stage["state"], expected, strict=True):
@@ -187,7 +189,7 @@ def broken(rank: int, count: int, where: str) -> str:
 
 @pytest.mark.parametrize(("where", "text"), [("loss", "loss is not finite at step 2"), ("prediction", "of stage 1")])
 def test_a_number_that_is_not_finite_stops_the_rank_that_sees_it(where: str, text: str) -> None:
-    first, second = on_ranks(2, broken, where)
+    first, second = on_leaving_ranks(2, broken, where)
     assert text in second
     assert "not finite" not in first
 

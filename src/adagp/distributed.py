@@ -53,10 +53,19 @@ class Ranks:
             self._reducer_bytes = _bytes([part for part in wrapped.parameters() if part.requires_grad])
             self._buffer_bytes = _bytes(list(wrapped.buffers()))
         self._sent_bytes = 0
-        if wrapped is None and distributed.is_available() and distributed.is_initialized():
+        self._share_nothing = wrapped is None and distributed.is_available() and distributed.is_initialized()
+
+    def train_parts(self) -> None:
+        """Say that each rank trains another part of the model, so that there is nothing to share."""
+        self._share_nothing = False
+
+    def warn_if_nothing_is_shared(self) -> None:
+        """Warn once where there are other ranks that will not stay identical with this one."""
+        if self._share_nothing:
+            self._share_nothing = False
             logger.warning(
-                "the model is not DistributedDataParallel: unless each rank trains another part of it, as in a "
-                "pipeline, the ranks will not stay identical in GP"
+                "the model is not DistributedDataParallel: unless each rank trains another part of it, the ranks will "
+                "not stay identical in GP; wrap the model first and give AdaGP the wrapped one"
             )
 
     def sends_buffers(self) -> bool:

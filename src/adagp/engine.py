@@ -460,6 +460,7 @@ class Batch:
         if engine._batch is not None:
             raise RuntimeError("the last batch is still open: leave its `with` block before the next begins")
         self._refuse_leftovers()
+        engine._ranks.warn_if_nothing_is_shared()  # at the first batch: a pipeline says before it that this is right
         self._sends_buffers = engine._ranks.sends_buffers()
         if self.plan.phase is Phase.GP:
             self._restore.enter_context(torch.no_grad())
