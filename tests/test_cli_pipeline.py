@@ -80,10 +80,15 @@ def test_pictures_page_and_trace(tmp_path):
         (["--microbatches", "0"], ["microbatches=0", "at least 1"]),
         (["--forward", "1,2"], ["forward: 2 values for 4 stages"]),
         (["--forward", "fast"], ["forward: 'fast'", "1,2,1,1"]),
-        (["--backward", "0"], ["backward", "some time"]),
-        (["--predictor", "-1"], ["predictor=-1", "negative"]),
+        (["--backward", "0"], ["error: backward=0: ", "some time"]),
+        (["--forward", "1,2,nan,1"], ["error: forward=[1, 2, nan, 1]: ", "some time"]),
+        (["--predictor", "-1"], ["predictor=-1", "0 or more"]),
+        (["--predictor", "nan"], ["error: predictor=nan: must be 0 or more, and finite"]),
+        (["--devices", "1000000", "--microbatches", "1000"], ["1000000 x 1000 x 1 ", "at most 200000"]),
+        (["--phases", "GP,99999999999999BP"], ["x 100000000000000 ", "fewer batches"]),
         (["--communication", "nan"], ["communication=nan"]),
         (["--svg", "missing/p.svg"], ["no folder 'missing'", "make it first"]),
+        (["--html", "/"], ["'/' cannot be written: it is a folder", "name a file"]),
     ],
 )
 def test_bad_input_is_named_with_its_remedy(arguments, messages):
@@ -92,6 +97,16 @@ def test_bad_input_is_named_with_its_remedy(arguments, messages):
     for message in messages:
         assert message in result.stderr
     assert result.stdout == ""
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    def full(path, text):
+        raise OSError(28, "No space left on device", f"{path}.part")
+
+    monkeypatch.setattr("adagp.training.files.write_bytes", full)
+    result = run("--svg", str(tmp_path / "p.svg"))
+    assert result.exit_code == 1
+    assert result.stderr == f"adagp: error: {tmp_path / 'p.svg'}: No space left on device\n"
 
 
 def test_simulating_a_pipeline_does_not_wait_for_torch():

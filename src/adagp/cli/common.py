@@ -29,6 +29,8 @@ class InputError(ValueError):
 def check_folders(*paths: Path | None) -> None:
     """Before any work: every file can be written where it is wanted."""
     for path in paths:
+        if path is not None and path.is_dir():
+            raise InputError(f"'{path}' cannot be written: it is a folder; name a file in it")
         if path is not None and not path.parent.is_dir():
             raise InputError(f"'{path}' cannot be written: there is no folder '{path.parent}'; make it first")
 

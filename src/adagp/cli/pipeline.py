@@ -19,6 +19,7 @@ from adagp.report.table import Table
 from adagp.schedules import Phase
 
 EPILOG = "Schedules of the pipeline:\n\n" + "\n".join(f"- `{name}`: {about}." for name, about in SCHEMES.items())
+PASSES_LIMIT = 200_000
 Svg = Annotated[Path | None, typer.Option(help="Also draw it into this SVG file.")]
 Html = Annotated[Path | None, typer.Option(help="Also draw it into this HTML file, with a tooltip on every pass.")]
 
@@ -63,7 +64,7 @@ def pipeline_command(
     if schedule not in SCHEMES:
         raise InputError(f"schedule '{schedule}' is unknown; choose one of {', '.join(SCHEMES)}")
     try:
-        pipeline = Pipeline(schedule, devices, microbatches, _phases(phases))
+        pipeline = Pipeline(schedule, devices, microbatches, _phases(phases, devices, microbatches))
         stages = _values("forward", forward), _values("backward", backward)
         timeline = simulate(pipeline, costs(devices, *stages, _values("predictor", predictor), _plain(communication)))
         plain = simulate(pipeline.all_bp(), costs(devices, *stages, communication=_plain(communication)))
@@ -93,18 +94,28 @@ def write_text(path: Path, text: str) -> None:
     """Write a file, whole or not at all."""
     from adagp.training.files import write_bytes  # brings torch: only who writes a file waits for it
 
-    write_bytes(path, text.encode())
+    try:
+        write_bytes(path, text.encode())
+    except OSError as error:
+        error.filename = path  # as the user named it, not the temporary file beside it
+        raise
 
 
-def _phases(text: str) -> tuple[Phase, ...]:
-    """`4GP,BP` is short for `GP,GP,GP,GP,BP`."""
-    phases: list[Phase] = []
+def _phases(text: str, devices: int, microbatches: int) -> tuple[Phase, ...]:
+    """`4GP,BP` is short for `GP,GP,GP,GP,BP`; no more than can be simulated in a while."""
+    counted: list[tuple[Phase, int]] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d*)\s*(BP|GP|WARMUP)\s*", part, re.IGNORECASE)
         if match is None or match[1] == "0":
             raise ValueError(f"phases: '{part}' is none of BP, GP and WARMUP; give for example GP,BP or 4GP,BP")
-        phases += [Phase(match[2].upper())] * int(match[1] or 1)
-    return tuple(phases)
+        counted.append((Phase(match[2].upper()), int(match[1] or 1)))
+    batches = sum(count for _, count in counted)
+    if devices * microbatches * batches > PASSES_LIMIT:
+        raise ValueError(
+            f"devices x microbatches x batches = {devices} x {microbatches} x {batches} would take minutes or more: at "
+            f"most {PASSES_LIMIT} are simulated; phases repeat themselves, so give fewer batches, or use fewer devices"
+        )
+    return tuple(phase for phase, count in counted for _ in range(count))
 
 
 def _values(name: str, text: str) -> float | list[float]:

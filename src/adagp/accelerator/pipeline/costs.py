@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from adagp.accelerator.pipeline.tasks import Pipeline, Task
 
+_NO_TIME = "every stage must take some time, and not for ever; give numbers above 0"
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -27,7 +29,7 @@ class Costs:
         """Refuse times that are none."""
         for name in ("bp_forward", "bp_backward", "gp_forward"):
             if not all(0 < value < math.inf for value in getattr(self, name)):
-                raise ValueError(f"{name}={getattr(self, name)}: every stage must take some time, and not for ever")
+                raise ValueError(f"{name}={getattr(self, name)}: {_NO_TIME}")
         if not 0 <= self.communication < math.inf:
             raise ValueError(f"communication={self.communication}: must be 0 or more, and finite")
 
@@ -60,8 +62,11 @@ def costs(
         _per_stage(name, value, devices)
         for name, value in (("forward", forward), ("backward", backward), ("predictor", predictor))
     )
-    if any(value < 0 for value in alpha):
-        raise ValueError(f"predictor={predictor}: must not be negative")
+    for name, given, values in (("forward", forward, ahead), ("backward", backward, back)):
+        if not all(0 < value < math.inf for value in values):
+            raise ValueError(f"{name}={given}: {_NO_TIME}")
+    if not all(0 <= value < math.inf for value in alpha):
+        raise ValueError(f"predictor={predictor}: must be 0 or more, and finite")
     with_predictor = tuple(value + extra for value, extra in zip(ahead, alpha, strict=True))
     learning = tuple(value + 2 * extra for value, extra in zip(back, alpha, strict=True))
     return Costs(with_predictor, learning, with_predictor, communication)
