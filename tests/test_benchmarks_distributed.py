@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.distributed import KINDS, LARGE_BYTES, Model, checked, computed, tables
 from benchmarks.scaling import Traffic, Transport, batch_seconds, message_seconds, speed_up, work_seconds
 
 
@@ -42,3 +43,30 @@ def test_ranks_without_a_core_take_turns() -> None:
 
 def test_the_speed_up_is_of_a_pair_of_batches() -> None:
     assert speed_up(plain=3, bp=3, gp=1) == 1.5
+
+
+def test_the_report_holds_the_model_against_every_measured_point() -> None:
+    # 2 ranks: a step of 1 ms and 1 MiB in 10 ms. 4 ranks on 2 cores: a step of 1 ms, 1.5 MiB carried in 30 ms.
+    traffic = {"reductions": 1.0, "broadcasts": 0.0, "sent_bytes": float(LARGE_BYTES)}
+    found = {
+        "machine": "a machine",
+        "pipeline": {"seconds": {"BP": 3.0, "GP": 1.0}},
+        "work": {images: dict.fromkeys(KINDS, images / 100) for images in (128, 32, 8, 2)},
+        "transport": {2: {"small": 0.002, "large": 0.012}, 4: {"small": 0.006, "large": 0.036}},
+        "data_parallel": {
+            ranks: {"seconds": dict.fromkeys(KINDS, 0.652), "traffic": dict.fromkeys(KINDS, traffic)}
+            for ranks in (2, 4)
+        },
+    }
+    model = Model(found)
+    rows = checked(found, model, batch=128, cores=2)
+    assert [(row["ranks"], row["kind"]) for row in rows] == [(ranks, kind) for ranks in (2, 4) for kind in KINDS]
+    assert [row["modelled_seconds"] for row in rows] == pytest.approx([0.652] * 3 + [0.676] * 3)
+    assert [row["error"] for row in rows] == pytest.approx([0] * 3 + [0.024 / 0.652] * 3)
+    shared = computed(model, lambda ranks: 128 / ranks)
+    assert len(shared) == 6 * 3
+    assert all(row["speed_up"] == pytest.approx(1) for row in shared)
+    assert shared[0]["plain"] == pytest.approx(0.652 + LARGE_BYTES / 125e6)  # behind one Gbit/s
+    report = tables({**found, "checked": rows, "shared_batch": shared, "growing_batch": shared}, model, 128)
+    assert "| GP | 1.000 | 3.00 |" in report
+    assert "| 4 | BP | 652.0 | 676.0 | +4% |" in report
