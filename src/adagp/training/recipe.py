@@ -164,7 +164,9 @@ class Recipe:
         known = [field.name for field in dataclasses.fields(cls)]
         for name in values:
             if name not in known:
-                raise RecipeError(f"unknown recipe field '{name}'{_did_you_mean(name, known)}")
+                raise RecipeError(
+                    f"unknown recipe field '{name}'{_did_you_mean(name, known)}: choose from {', '.join(known)}"
+                )
         return dataclasses.replace(start, **_as_declared(values))
 
     def digest(self) -> str:
