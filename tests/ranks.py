@@ -1,9 +1,11 @@
 """Real processes joined by gloo. They are started once and serve many tests: to start takes longer than most work."""
 
+import logging
 import multiprocessing
 import socket
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -30,6 +32,17 @@ def on_leaving_ranks(count: int, work: Callable[..., Any], *args: Any) -> list[A
         return ranks.run(work, args, leave=True)
     finally:
         ranks.end()
+
+
+@contextmanager
+def logged() -> Iterator[list[str]]:
+    """What `adagp` logs meanwhile on this rank, where no fixture can look."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("adagp").addHandler(handler)
+    yield lines
+    logging.getLogger("adagp").removeHandler(handler)
 
 
 class _Ranks:

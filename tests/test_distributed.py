@@ -1,6 +1,5 @@
 """Invariant 6 with real processes: all ranks hold identical parameters after any mix of phases."""
 
-import logging
 import math
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from adagp import AdaGP, NonFiniteError, Phase, Plan, schedules
 from tests.nets import batches, build, loss_of, sgd
-from tests.ranks import on_ranks
+from tests.ranks import logged, on_ranks
 
 
 def train(rank: int, count: int, predictor: str, immediate: bool, adaptive: bool) -> dict[str, Any]:
@@ -230,15 +229,11 @@ def test_random_gradients_are_the_same_on_all_ranks() -> None:
 
 def warn(rank: int, count: int) -> list[str]:
     """What is logged in the first two batches of a model that nobody wrapped."""
-    lines: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("adagp").addHandler(handler)
     model = build()
-    gp = AdaGP(model, sgd(model), schedules.always_backprop(), None)
-    for x, y in batches(2, seed=rank):
-        gp.step(lambda x=x, y=y: loss_of(model, x, y))
-    logging.getLogger("adagp").removeHandler(handler)
+    with logged() as lines:
+        gp = AdaGP(model, sgd(model), schedules.always_backprop(), None)
+        for x, y in batches(2, seed=rank):
+            gp.step(lambda x=x, y=y: loss_of(model, x, y))
     return lines
 
 
