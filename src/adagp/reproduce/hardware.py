@@ -29,7 +29,7 @@ _NAMES = {
     "dsp": "DSP48E1",
     "ramb36": "RAMB36",
     "ramb18": "RAMB18",
-    "combinational_um2": "combinational",
+    "combinational_um2": "comb. only",
     "area_um2": "all cells",
     "total_um2": "with wires",
 }
