@@ -585,19 +585,22 @@ class Batch:
     def _agreed(self) -> dict[str, Seen]:
         """What each layer saw, over all its calls and all ranks; ranks also agree on whether this batch failed."""
         engine = self._engine
-        self._refuse_split_layers()
+        self._agree_on_events()
         means = [Seen.mean(parts) for parts in self._seen.values()]
-        if self.plan.phase is Phase.GP:
-            self.failed = engine._ranks.any(self.failed, engine._device)
         outputs = engine._ranks.average([mean.output for mean in means])
         return {name: Seen(output) for name, output in zip(self._seen, outputs, strict=True)}
 
-    def _refuse_split_layers(self) -> None:
-        """A layer that runs on some ranks only would be seen, learned and dropped there alone."""
+    def _agree_on_events(self) -> None:
+        """In one message: whether the batch failed anywhere, and that no layer ran on some ranks only.
+
+        Such a layer would be seen, learned and dropped there alone.
+        """
         engine = self._engine
         if engine._ranks.count == 1:
             return
-        ran = engine._ranks.totals([int(layer.name in self._samples) for layer in engine._layers], engine._device)
+        events = [self.failed, *(layer.name in self._samples for layer in engine._layers)]
+        failed, *ran = engine._ranks.totals([int(event) for event in events], engine._device)
+        self.failed = failed > 0
         for layer, ranks in zip(engine._layers, ran, strict=True):
             if 0 < ranks < engine._ranks.count:
                 raise RuntimeError(
