@@ -29,7 +29,7 @@ def test_every_broken_budget_is_named() -> None:
 def test_the_command_measures_every_kind_of_batch() -> None:
     command = [sys.executable, "-m", "benchmarks", "--networks", "cnn", "--layouts", "contiguous"]
     done = subprocess.run(
-        [*command, "--batch-size", "4", "--rounds", "1", "--json"],
+        [*command, "--batch-size", "4", "--rounds", "2", "--json"],
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,
