@@ -152,7 +152,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", default=NETWORKS, choices=models.names(), help="which networks")
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=10, help="interleaved repetitions, at least 2; the lower quartile counts")
+    parser.add_argument(
+        "--rounds", type=int, default=10, help="interleaved repetitions, at least 2; the lower quartile counts"
+    )
     parser.add_argument("--layouts", nargs="+", default=LAYOUTS, choices=LAYOUTS, help="of images and weights")
     parser.add_argument("--predictor", default="trusted", choices=("trusted", "paper"))
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
@@ -170,7 +172,9 @@ def main() -> int:
     if options.json:
         print(json.dumps({"machine": machine, "networks": results, "over_budget": failed}, indent=2))
     else:
-        print(f"{machine}; lower quartiles of {options.rounds} interleaved rounds of {TIMED_BATCHES} batches\n\n{table(results)}\n")
+        print(
+            f"{machine}; lower quartiles of {options.rounds} interleaved rounds of {TIMED_BATCHES} batches\n\n{table(results)}\n"
+        )
         print("\n".join(failed) or "every budget holds")
     return 1 if failed else 0
 
