@@ -133,7 +133,7 @@ def send(rank: int, count: int) -> dict[str, Any]:
         messages = [event for event in profile.events() if str(event.name).startswith("gloo:")]
         sent.setdefault(phase, []).append(
             sum(4 * math.prod(shape) for event in messages for shape in event.input_shapes)
-            # Whole numbers are of 8 bytes: a flag or batch norm's counter, or a flag and one for each of 4 layers.
+            # Whole numbers have 8 bytes: a flag or batch norm's counter, or a flag and one for each of 4 layers.
             + sum(4 * math.prod(shape) for event in messages for shape in event.input_shapes if shape in ([1], [5]))
         )
     return {"sent": sent, "counted": gp.bytes_per_batch()}
