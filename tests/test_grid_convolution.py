@@ -28,3 +28,4 @@ def test_a_product_is_the_convolution_and_its_gradient(seed: int, channels: int,
         assert parameter.grad is not None
         assert true.grad is not None
         assert torch.allclose(parameter.grad, true.grad, atol=1e-4)
+        assert parameter.grad.stride() == parameter.stride()

@@ -48,7 +48,8 @@ class Oracle:
     """The same network, its loss written out over full predictions and differentiated by autograd."""
 
     def __init__(self, twin: PaperPredictor) -> None:
-        self.conv = nn.Conv2d(1, 1, 3, padding=1)
+        self.grid = twin._grid
+        self.conv = nn.Conv2d(1, twin._channels, 3, padding=1)
         self.conv.load_state_dict(twin._conv.state_dict())
         self.last = nn.Parameter(twin._last.detach().clone())
         # Adam steps by the sign of a gradient that is 0 but for rounding, unless its epsilon is larger than that.
@@ -60,7 +61,7 @@ class Oracle:
         for lesson in batch:
             assert lesson.seen is not None
             pooled = lesson.seen.output / lesson.seen.output.square().mean().sqrt()
-            features = torch.relu(self.conv(pooled.view(-1, 1, 4, 4))).flatten(1)
+            features = torch.relu(self.conv(pooled.view(-1, 1, self.grid, self.grid))).flatten(1)
             features = torch.cat([features, torch.ones(len(features), 1)], dim=1)
             blocks, base = lesson.truth.blocks(), bases.get(lesson.layer.name)
             units = [self.last[1 : 1 + lesson.layer.fan_in], self.last[:1]]
@@ -74,11 +75,13 @@ class Oracle:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10_000), st.booleans())
-def test_learning_without_writing_predictions_out_equals_autograd(seed: int, with_base: bool) -> None:
+@given(st.integers(0, 10_000), st.booleans(), st.integers(1, 3), st.integers(2, 4))
+def test_learning_without_writing_predictions_out_equals_autograd(
+    seed: int, with_base: bool, channels: int, grid: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     found = layers()
-    predictor = PaperPredictor(lr=1e-2, seed=seed)
+    predictor = PaperPredictor(lr=1e-2, seed=seed, channels=channels, grid=grid)
     predictor.attach(found)
     oracle = Oracle(predictor)
     for _ in range(4):

@@ -53,9 +53,10 @@ class Ranks:
             self._reducer_bytes = _bytes([part for part in wrapped.parameters() if part.requires_grad])
             self._buffer_bytes = _bytes(list(wrapped.buffers()))
         self._sent_bytes = 0
-        self._share_nothing = wrapped is None and distributed.is_available() and distributed.is_initialized()
+        joined = distributed.is_available() and distributed.is_initialized()
+        self._share_nothing = wrapped is None and joined and distributed.get_world_size() > 1
 
-    def train_parts(self) -> None:
+    def expect_parts(self) -> None:
         """Say that each rank trains another part of the model, so that there is nothing to share."""
         self._share_nothing = False
 

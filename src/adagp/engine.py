@@ -692,7 +692,8 @@ class Batch:
         if not given:
             return
         # The largest entry is finite only if all are, and needs no memory of their size.
-        largest = torch.stack(torch._foreach_norm([grad.float() for _, grad in given], torch.inf)).tolist()
+        norms = torch._foreach_norm([grad for _, grad in given], torch.inf)
+        largest = torch.stack([norm.float() for norm in norms]).tolist()
         if not all(map(isfinite, largest)):
             name = next(layer.name for (layer, _), entry in zip(given, largest, strict=True) if not isfinite(entry))
             logger.warning("step %d: the prediction for layer %r is not finite", self.step_index, name)

@@ -109,7 +109,7 @@ class Pipeline:
             updates: How often a GP batch updates a layer: once a `batch` or once a `micro-batch`.
         """
         self._refuse(schedule, gp, updates)
-        gp._ranks.train_parts()
+        gp._ranks.expect_parts()
         stage = schedule._stage
         assert isinstance(stage, PipelineStage)
         self._schedule, self._gp, self._updates = schedule, gp, updates

@@ -27,7 +27,7 @@ def sinusoidal_positions(length: int, width: int) -> Tensor:
         rates = torch.exp(-math.log(10000.0) * torch.arange(0, width, 2) / width)
         angles = torch.arange(length).unsqueeze(1) * rates
         positions = torch.stack((angles.sin(), angles.cos()), 2).reshape(length, -1)[:, :width]
-    return positions.to(torch.get_default_device())
+    return positions.to(torch.empty(0).device)  # torch's default device, which old versions do not tell
 
 
 class Embedding(nn.Module):

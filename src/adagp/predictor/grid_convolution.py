@@ -8,34 +8,37 @@ import torch
 from torch import Tensor, nn
 
 
-class GridConvolution(nn.Conv2d):
+class GridConvolution(nn.Module):
     """A 3 x 3 convolution of `(rows, grid x grid)`, followed by ReLU and a constant 1."""
+
+    _taps: Tensor
 
     def __init__(self, channels: int, grid: int) -> None:
         """Initialise the weights as torch does."""
-        super().__init__(1, channels, 3, padding=1)
-        self._positions = grid * grid
-        self._taps = _taps(grid)
+        super().__init__()
+        like = nn.Conv2d(1, channels, 3, dtype=torch.float32)
+        assert like.bias is not None
+        self.weight, self.bias = like.weight, like.bias
+        self._channels, self._positions = channels, grid * grid
+        self.register_buffer("_taps", _taps(grid), persistent=False)
 
     def features(self, pooled: Tensor) -> Tensor:
         """`(rows, channels x grid x grid + 1)`; autograd takes no part."""
-        assert self.bias is not None
         with torch.no_grad():
-            spread = torch.cat([self.weight.flatten(1), self.weight.new_zeros(self.out_channels, 1)], dim=1)
-            matrix = spread[:, self._taps.to(spread.device)].transpose(0, 1).flatten(1)
+            spread = torch.cat([self.weight.flatten(1), self.weight.new_zeros(self._channels, 1)], dim=1)
+            matrix = spread[:, self._taps].transpose(0, 1).flatten(1)
             matrix = torch.cat([matrix, matrix.new_zeros(self._positions, 1)], dim=1)
             bias = torch.cat([self.bias.repeat_interleave(self._positions), self.bias.new_ones(1)])
             return torch.addmm(bias, pooled, matrix).relu_()
 
     def learn(self, pooled: Tensor, features: Tensor, grad_features: Tensor) -> None:
         """Put into `.grad` what backpropagation would, given the gradient at the features."""
-        assert self.bias is not None
         with torch.no_grad():
-            grad = (grad_features * (features > 0))[:, :-1].reshape(len(pooled), self.out_channels, self._positions)
+            grad = (grad_features * (features > 0))[:, :-1].reshape(len(pooled), self._channels, self._positions)
             grad_matrix = torch.einsum("rp,rcq->cpq", pooled, grad).flatten(1)
-            taps = self._taps.to(grad.device).flatten()
-            sums = grad.new_zeros(self.out_channels, 10).index_add_(1, taps, grad_matrix)
-            self.weight.grad = sums[:, :9].reshape(self.weight.shape)
+            sums = grad.new_zeros(self._channels, 10).index_add_(1, self._taps.flatten(), grad_matrix)
+            # Fused optimizers read memory in order, whatever the strides.
+            self.weight.grad = sums[:, :9].contiguous().view(self.weight.shape)
             self.bias.grad = grad.sum((0, 2))
 
 

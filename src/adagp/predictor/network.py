@@ -112,11 +112,11 @@ class PaperPredictor:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
             self._conv = GridConvolution(self._channels, self._grid).to(device)
-            last = nn.Linear(features, units)
+            last = nn.Linear(features, units, dtype=torch.float32)
         weights = torch.cat([last.weight.detach(), last.bias.detach()[:, None]], dim=1)  # the constant is an input too
         self._last = nn.Parameter((weights if self._literal else torch.zeros_like(weights)).to(device))
-        fused = device.type in ("cpu", "cuda")  # one call instead of twenty
-        self._optimizer = torch.optim.Adam([*self._conv.parameters(), self._last], lr=self._lr, fused=fused)
+        self._fused = device.type in ("cpu", "cuda")  # one call instead of twenty
+        self._optimizer = torch.optim.Adam([*self._conv.parameters(), self._last], lr=self._lr, fused=self._fused)
         self._scheduler = torch.optim.lr_scheduler.MultiStepLR(self._optimizer, self._milestones, self._gamma)
 
     def studied(self) -> Collection[str]:
@@ -340,7 +340,8 @@ class PaperPredictor:
         self._conv.load_state_dict(state["conv"])
         with torch.no_grad():
             self._last.copy_(state["last"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        groups = [group | {"fused": self._fused} for group in state["optimizer"]["param_groups"]]
+        self._optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         self._scheduler.last_epoch = state["scheduler"]["last_epoch"]
         self._mean_squares = {name: list(values) for name, values in state["mean_squares"].items()}
         self._mapes, self._lessons = dict(state["mapes"]), dict(state["lessons"])

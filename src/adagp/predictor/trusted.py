@@ -27,12 +27,12 @@ class TrustedPredictor:
         """Set what is remembered and how fast trust moves.
 
         Args:
-            network: Learns what the mean misses; defaults to one of the default size that studies 4 layers, in turn, of
-                every other BP batch, and looks at 16 samples of it.
+            network: Learns what the mean misses; defaults to one of the default size that studies 4 layers a batch, in
+                turn, and looks at 16 samples of it.
             mean_decay: Weight of the past in the running mean of true gradients.
             trust_rate: How far one BP batch moves a layer's trust, per unit of cosine.
         """
-        self._network = network or PaperPredictor(samples=16, layers_per_step=4, study_every=2)
+        self._network = network or PaperPredictor(samples=16, layers_per_step=4)
         self._means = RunningRows(mean_decay)
         self._trust_rate = trust_rate
         self._trust: dict[str, float] = {}
