@@ -6,7 +6,6 @@ import socket
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import torch
@@ -17,11 +16,13 @@ LIMIT_SECONDS = 120
 
 def on_ranks(count: int, work: Callable[..., Any], *args: Any) -> list[Any]:
     """What `work(rank, count, *args)` gives on each rank."""
+    if count not in _standing:
+        _standing[count] = _Ranks(count)
+    ranks = _standing[count]
     try:
-        return _standing(count).run(work, args)
+        return ranks.run(work, args)
     except BaseException:
-        _standing(count).end()
-        _standing.cache_clear()
+        _standing.pop(count).end()
         raise
 
 
@@ -41,8 +42,10 @@ def logged() -> Iterator[list[str]]:
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("adagp").addHandler(handler)
-    yield lines
-    logging.getLogger("adagp").removeHandler(handler)
+    try:
+        yield lines
+    finally:
+        logging.getLogger("adagp").removeHandler(handler)
 
 
 class _Ranks:
@@ -79,7 +82,7 @@ class _Ranks:
             process.join()
 
 
-_standing = cache(_Ranks)
+_standing: dict[int, _Ranks] = {}
 
 
 def _serve(rank: int, count: int, port: int, work: Any, results: Any) -> None:

@@ -100,14 +100,15 @@ def test_bad_input_is_named_with_its_remedy(arguments, messages):
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path, monkeypatch):
-    def full(path, text):
-        raise OSError(28, "No space left on device", f"{path}.part")
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("adagp.training.files.write_bytes", full)
+    monkeypatch.setattr("os.fsync", full)
     result = run("--svg", str(tmp_path / "p.svg"))
     assert result.exit_code == 1
     assert result.stderr.startswith(f"adagp: error: {tmp_path / 'p.svg'}: No space left on device;")
     assert result.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_simulating_a_pipeline_does_not_wait_for_torch():

@@ -68,7 +68,7 @@ def _exit_code(error: Exception) -> int | None:
 
 
 def _message(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
+    if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}; check the path, its permissions and the space left"
     return str(error)
 
@@ -82,12 +82,12 @@ def print_table(table: Table) -> None:
     tall = _width([table.columns, *table.rows]) > console.width
     headings = [heading.replace(" ", "\n") if tall else heading for heading in table.columns]
     longest_words = [[max(cell.split(), key=len, default="") for cell in row] for row in (table.columns, *table.rows)]
-    console.width = max(console.width, _width(longest_words))
+    wide = Console(highlight=False, width=max(console.width, _width(longest_words)))
     for place, heading in enumerate(headings):
         rich.add_column(escape(heading), justify="left" if place < table.text_columns else "right")
     for row in table.rows:
         rich.add_row(*(escape(cell) for cell in row))
-    console.print(rich)
+    wide.print(rich)
     for note in table.notes:
         console.print(Padding(Text(note, style="dim"), (0, 0, 0, 2)))
 

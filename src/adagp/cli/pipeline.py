@@ -94,11 +94,7 @@ def write_text(path: Path, text: str) -> None:
     """Write a file, whole or not at all."""
     from adagp.training.files import write_bytes  # brings torch: only who writes a file waits for it
 
-    try:
-        write_bytes(path, text.encode())
-    except OSError as error:
-        error.filename = path  # as the user named it, not the temporary file beside it
-        raise
+    write_bytes(path, text.encode())
 
 
 def _phases(text: str, devices: int, microbatches: int) -> tuple[Phase, ...]:

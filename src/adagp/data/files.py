@@ -66,17 +66,16 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-    except OSError as error:  # the user knows the file, not its temporary name
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    try:
         with os.fdopen(descriptor, "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
+        if isinstance(error, OSError) and error.strerror:  # the user knows the file, not its temporary name
+            raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     _sync_folder(path.parent)
 
