@@ -6,7 +6,7 @@ batches take turns. Each process has one thread. Printed are median seconds per 
 
 Beside the data-parallel seconds stands what `benchmarks.scaling` says. It is given the work of one rank, measured with
 a copy on every core and no messages; what an all-reduce costs, measured with nothing else to do; and the number of
-messages and bytes of each kind of batch. None of the points it is held against is used to make it. It then computes
+messages and bytes of each kind of batch. None of the seconds it is held against are used to make it. It then computes
 what cannot be measured here: up to 64 ranks with a core each, behind networks of three speeds.
 """
 
@@ -250,7 +250,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=6, help="interleaved repetitions; the median counts")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the tables")
     options = parser.parse_args()
-    batch, cores = options.batch_size, os.cpu_count() or 1
+    batch = options.batch_size
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if batch < max(BEYOND_RANKS) or batch % max(RANKS) or options.rounds < 1:
         parser.error(
             f"--batch-size must be a multiple of {max(RANKS)} from {max(BEYOND_RANKS)} on, --rounds at least 1"

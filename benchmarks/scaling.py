@@ -25,6 +25,11 @@ class Transport:
     @classmethod
     def measured(cls, ranks: int, small_seconds: float, large_seconds: float, large_bytes: int) -> "Transport":
         """From an all-reduce of next to nothing and one of many bytes."""
+        if large_seconds <= small_seconds:
+            raise ValueError(
+                f"{ranks} ranks: {large_bytes} bytes took no longer than one number ({large_seconds:.2g} s), so the "
+                "machine is too busy to measure: try again"
+            )
         carried = ring_share(ranks) * large_bytes
         return cls(small_seconds / ring_steps(ranks), carried / (large_seconds - small_seconds))
 

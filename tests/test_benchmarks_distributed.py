@@ -11,6 +11,8 @@ def test_transport_is_what_two_all_reduces_tell() -> None:
     transport = Transport.measured(4, small_seconds=0.6e-3, large_seconds=12.6e-3, large_bytes=8_000_000)
     assert transport.step_seconds == pytest.approx(0.1e-3)
     assert transport.bytes_per_second == pytest.approx(1e9)
+    with pytest.raises(ValueError, match="4 ranks: 8 bytes took no longer than one number"):
+        Transport.measured(4, small_seconds=2e-3, large_seconds=1e-3, large_bytes=8)
 
 
 def test_a_wire_is_added_to_what_the_software_needs() -> None:

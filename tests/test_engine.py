@@ -277,6 +277,16 @@ def test_quality_has_the_order_of_the_model_whatever_is_studied_first() -> None:
     assert len(orders) > 1
 
 
+def test_a_weight_without_entries_is_left_out() -> None:
+    with pytest.warns(UserWarning, match="zero-element"):
+        model = nn.Sequential(nn.Linear(4, 3), nn.Linear(0, 3))
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), "paper")
+    for _ in range(2):
+        gp.step(lambda: (model[0](torch.ones(2, 4)) + model[1](torch.ones(2, 0))).square().mean())
+    assert "its weight has no entries" in str(gp.coverage())
+    assert gp.quality().keys() == {"0"}
+
+
 def test_the_state_of_another_model_is_refused_by_name() -> None:
     model, other = build(), nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(4, 2))
     gp = AdaGP(model, sgd(model), schedules.fixed(1, 1))

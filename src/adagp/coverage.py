@@ -177,6 +177,8 @@ def _uncovered_reason(
         raise ValueError(f"layer {module!r} is lazy and has no shape yet: run one forward before attaching AdaGP")
     if id(weight) in suppliers:
         return f"weight tied to {suppliers[id(weight)]}.weight, which supplies the one gradient of both"
+    if weight.numel() == 0:
+        return "its weight has no entries"
     if not weight.requires_grad:
         return "frozen: weight.requires_grad is False"
     if id(weight) not in in_optimizer:
