@@ -82,7 +82,7 @@ def test_table_says_what_its_figures_are():
         (["--layer", CONV1_2, "--model", "vgg13"], ["model", "single layer"]),
         (["--layer", CONV1_2, "--array", "0x12"], ["array=0x12", "at least 1"]),
         (["--layer", CONV1_2, "--array", "12"], ["array=12", "12x15"]),
-        (["--layer", CONV1_2, "--array", "12xb"], ["array", "'b'", "integer"]),
+        (["--layer", CONV1_2, "--array", "12xb"], ["array=12xb", "12x15"]),
         (["--layer", CONV1_2, "--dataflow", "xs"], ["dataflow='xs'", "ws, os, is, rs"]),
         (["--layer", CONV1_2, "--batch", "0"], ["batch=0", "at least 1"]),
         (["--layer", "c_in=64,kernel=3"], ["c_out is missing", "c_out=64"]),

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -156,6 +156,7 @@ BOXES = st.lists(st.tuples(*[st.floats(0, 1)] * 4), min_size=1, max_size=5)
 
 
 @settings(deadline=None, max_examples=100)
+@example(width=775, height=1, size=413, shares=[(0.0, 0.0, 1.0, 0.0)])
 @given(width=st.integers(1, 900), height=st.integers(1, 900), size=st.integers(1, 600), shares=BOXES)
 def test_boxes_move_with_the_pixels_and_back(
     width: int, height: int, size: int, shares: list[tuple[float, float, float, float]]

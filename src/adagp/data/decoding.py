@@ -44,14 +44,19 @@ class Placement:
 
     def to_square(self, boxes: Tensor) -> Tensor:
         """Boxes of the image, (N, 4) as x1 y1 x2 y2 in pixels, as boxes of the square."""
-        return boxes * self._scale(boxes) + self._shift(boxes)
+        old, new = self._sizes(boxes)
+        # Multiplied first: so rounding takes no edge of the image out of the square.
+        return boxes * new / old + self._shift(boxes)
 
     def to_image(self, boxes: Tensor) -> Tensor:
         """The inverse of `to_square`, for what was found in the square."""
-        return (boxes - self._shift(boxes)) / self._scale(boxes)
+        old, new = self._sizes(boxes)
+        return (boxes - self._shift(boxes)) * old / new
 
-    def _scale(self, like: Tensor) -> Tensor:
-        return like.new_tensor([self.scaled_width / self.width, self.scaled_height / self.height] * 2)
+    def _sizes(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Width and height of the image, before and after."""
+        old, new = (self.width, self.height), (self.scaled_width, self.scaled_height)
+        return like.new_tensor(old * 2), like.new_tensor(new * 2)
 
     def _shift(self, like: Tensor) -> Tensor:
         return like.new_tensor([self.left, self.top] * 2)
