@@ -255,6 +255,21 @@ def test_the_paper_sees_the_whole_batch_and_the_default_sixteen_samples() -> Non
         PaperPredictor(samples=0)
 
 
+@pytest.mark.parametrize(("pixels", "samples"), [(4, 16), (16, 16), (20, 10), (32, 4), (64, 4)])
+def test_fewer_samples_of_large_maps_are_seen(pixels: int, samples: int) -> None:
+    module = nn.Conv2d(3, 6, 3)
+    (layer,), _ = find_layers(module, module.parameters())
+    output = torch.randn(160, 6, pixels, pixels)
+    mean = output[:: 160 // samples].mean(0, keepdim=True)
+    expected = nn.functional.adaptive_avg_pool2d(mean, 4)[0].flatten(1)
+    assert torch.allclose(PaperPredictor(samples=16).see(layer, output).output, expected, atol=1e-6)
+    sequence = nn.Linear(3, 6)
+    (layer,), _ = find_layers(sequence, sequence.parameters())
+    words = torch.randn(160, pixels * pixels, 6)
+    expected = nn.functional.adaptive_avg_pool2d(words[:: 160 // samples].mean(0).t()[None, :, None], 4)[0].flatten(1)
+    assert torch.allclose(PaperPredictor(samples=16).see(layer, words).output, expected, atol=1e-6)
+
+
 def learn_constant(predictor: TrustedPredictor, sign: float, count: int) -> Any:
     module = nn.Linear(4, 3, bias=False)
     layer = find_layers(module, module.parameters())[0][0]

@@ -23,6 +23,7 @@ from adagp.predictor.interface import Lesson, Seen
 from adagp.quality import Agreement, mean_absolute_percentage_errors
 from adagp.rows import Rows
 
+_MANY_POSITIONS = 256
 _MAPE_ROWS = 8
 _MAPE_EVERY = 8
 
@@ -83,7 +84,8 @@ class PaperPredictor:
             predict_bias: Give biases one extra output; otherwise their gradient is None in GP.
             layers_per_step: See and learn from this many layers a step, in turn, instead of all.
             study_every: See and learn in one of this many batches with a backward.
-            samples: See the mean over at most this many samples of a batch, evenly spread, instead of all.
+            samples: See the mean over at most this many samples of a batch, evenly spread, instead of all; over fewer,
+                down to a quarter, where a sample has more than 256 positions.
             literal: The printed recipe; its first predictions may be many times larger than true gradients.
             seed: Of the initial weights and of the turns; the global generator is left alone.
         """
@@ -136,10 +138,18 @@ class PaperPredictor:
 
     def see(self, layer: Layer, output: Tensor) -> Seen:
         """Pool the reorganised output to the grid."""
-        reorganised = layer.reorganise(output.detach(), self._samples).float()
+        reorganised = layer.reorganise(output.detach(), self._most_samples(layer, output)).float()
         # As the channels of one image, which pool in memory order also where the channels are last.
         pooled = nn.functional.adaptive_avg_pool2d(reorganised.transpose(0, 1), self._grid)
         return Seen(pooled.flatten(2)[0])
+
+    def _most_samples(self, layer: Layer, output: Tensor) -> int | None:
+        """Fewer of large maps, whose positions are averaged too: reading them is what a GP batch costs most."""
+        if self._samples is None or not output.numel():
+            return self._samples
+        positions = output[0].numel() // layer.out
+        enough = self._samples * _MANY_POSITIONS // max(positions, 1)
+        return max(1, self._samples // 4, min(self._samples, enough))
 
     def _inputs(self, seen: Sequence[Seen]) -> Tensor:
         """What the network gets of all these layers, one below the other.
