@@ -61,6 +61,14 @@ def test_no_figure_is_cut_in_a_narrow_terminal(columns: int) -> None:
 
 
 @pytest.mark.usefixtures("_few")
+def test_notes_stay_within_a_narrow_terminal() -> None:
+    lines = call(columns=30).splitlines()
+    notes = lines[next(place for place, line in enumerate(lines) if "covered: layers" in line) :]
+    assert len(notes) > 2
+    assert max(map(len, notes)) <= 30
+
+
+@pytest.mark.usefixtures("_few")
 def test_table() -> None:
     shown = call()
     assert "resnet50" in shown

@@ -277,6 +277,21 @@ def test_quality_has_the_order_of_the_model_whatever_is_studied_first() -> None:
     assert len(orders) > 1
 
 
+@pytest.mark.parametrize("predictor", ["paper", "trusted"])
+def test_double_precision_by_default_is_no_obstacle(predictor: str) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+        gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), predictor)
+        for _ in range(6):
+            gp.step(lambda: model(torch.ones(2, 4)).square().mean())
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert model[0].weight.dtype == torch.float64
+    assert gp.counts()["backprop"] == 6
+    assert gp.counts().get("predicted", 0) + gp.counts().get("skip", 0) == 6
+
+
 def test_a_weight_without_entries_is_left_out() -> None:
     with pytest.warns(UserWarning, match="zero-element"):
         model = nn.Sequential(nn.Linear(4, 3), nn.Linear(0, 3))

@@ -270,6 +270,29 @@ def test_fewer_samples_of_large_maps_are_seen(pixels: int, samples: int) -> None
     assert torch.allclose(PaperPredictor(samples=16).see(layer, words).output, expected, atol=1e-6)
 
 
+def test_the_default_studies_four_layers_in_every_batch_with_a_backward() -> None:
+    model = nn.ModuleList([nn.Linear(4, 3) for _ in range(10)])
+    predictor = TrustedPredictor()
+    predictor.attach(find_layers(model, model.parameters())[0])
+    studied = []
+    for _ in range(6):
+        studied.append(len(predictor.studied()))
+        predictor.learn([])
+    assert studied == [4, 4, 2, 4, 4, 2]  # two rounds over ten layers
+
+
+def test_a_checkpoint_brings_weights_but_not_how_adam_is_run() -> None:
+    predictor, again = PaperPredictor(), PaperPredictor()
+    predictor.attach(layers())
+    again.attach(layers())
+    predictor.learn(lessons(predictor, layers(), torch.Generator().manual_seed(0)))
+    state = predictor.state_dict()
+    state["optimizer"]["param_groups"][0]["fused"] = None  # as saved by an earlier version
+    again.load_state_dict(state)
+    assert again._optimizer.param_groups[0]["fused"]
+    assert torch.equal(again._last, predictor._last)
+
+
 def learn_constant(predictor: TrustedPredictor, sign: float, count: int) -> Any:
     module = nn.Linear(4, 3, bias=False)
     layer = find_layers(module, module.parameters())[0][0]

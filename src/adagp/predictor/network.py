@@ -160,7 +160,7 @@ class PaperPredictor:
         if not self._literal:
             rows = torch.tensor([len(part.output) for part in seen], device=pooled.device)
             norms = torch.stack(torch._foreach_norm([part.output for part in seen]))
-            scales = (norms / (rows * self._grid**2).sqrt()).clamp(min=1e-12)
+            scales = (norms / (rows * self._grid**2).float().sqrt()).clamp(min=1e-12)
             pooled = pooled / scales.repeat_interleave(rows, output_size=len(pooled))[:, None]
         return pooled
 
