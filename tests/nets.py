@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from adagp.layers import Layer
+from adagp.predictor import Predictor, Seen
 from adagp.quality import Agreement, mean_absolute_percentage_errors
 
 
@@ -60,3 +62,8 @@ def agreement(predicted: Tensor, true: Tensor) -> Agreement:
         count=true.numel(),
         mape=mean_absolute_percentage_errors([predicted], [true])[0],
     )
+
+
+def look(predictor: Predictor, layer: Layer, output: Tensor) -> Seen:
+    """What a predictor sees of one output."""
+    return predictor.see([(layer, predictor.glance(layer, output))])[0]

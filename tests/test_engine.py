@@ -15,7 +15,7 @@ from adagp import AdaGP, NonFiniteError, Phase, Plan, schedules
 from adagp.layers import Layer
 from adagp.predictor import PaperPredictor, Seen
 from adagp.rows import Rows
-from tests.nets import batches, build, equal_parameters, loss_of, sgd, small_cnn
+from tests.nets import batches, build, equal_parameters, look, loss_of, sgd, small_cnn
 
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-3),
@@ -307,6 +307,9 @@ def test_the_state_of_another_model_is_refused_by_name() -> None:
     gp = AdaGP(model, sgd(model), schedules.fixed(1, 1))
     with pytest.raises(ValueError, match=r"another model: \d+ layers differ, the first is '2'"):
         gp.load_state_dict(AdaGP(other, sgd(other), schedules.fixed(1, 1)).state_dict())
+    last = build().to(memory_format=torch.channels_last)
+    with pytest.raises(ValueError, match=r"'ChannelsLastConvolution'.*here .*'Convolution'.*in the same memory format"):
+        gp.load_state_dict(AdaGP(last, sgd(last), schedules.fixed(1, 1)).state_dict())
     with pytest.raises(ValueError, match="no AdaGP state"):
         gp.load_state_dict({"weights": 1})
     for other_gp, part in (
@@ -412,7 +415,7 @@ def test_the_second_use_of_a_weight_is_seen_as_well() -> None:
     two = model.twice(torch.relu(one))
     with gp.batch() as batch:
         batch.backward(model(x).mean())
-    parts = [predictor.see(layer, one), predictor.see(layer, two)]
+    parts = [look(predictor, layer, one), look(predictor, layer, two)]
     assert len(batch._seen["twice"]) == 2
     assert torch.allclose(Seen.mean(batch._seen["twice"]).output, torch.stack([p.output for p in parts]).mean(0))
 

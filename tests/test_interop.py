@@ -175,6 +175,20 @@ def test_a_model_compiled_after_attaching_trains_alike(backend: str, tolerance: 
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_a_compiled_model_takes_batches_of_any_size() -> None:
+    runs = []
+    for compiled in (False, True):
+        model = build()
+        gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), "paper")
+        forward = torch.compile(model, backend="aot_eager", dynamic=True) if compiled else model
+        for size, (x, y) in zip((8, 5, 7, 3, 8, 6), batches(6), strict=True):
+            gp.step(lambda x=x[:size], y=y[:size], forward=forward: loss_of(forward, x, y))
+        runs.append(model)
+    for a, b in zip(runs[0].parameters(), runs[1].parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_model_compiled_before_attaching_is_refused() -> None:
     model = torch.compile(build(), backend="eager")
     with pytest.raises(ValueError, match="already compiled: attach AdaGP to the plain module first"):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from adagp import layers
 from adagp.coverage import find_layers
 from adagp.layers import Layer
+from adagp.rows import Rows
 
 
 def only_layer(module: nn.Module) -> Layer:
@@ -26,6 +27,8 @@ def convolutions(draw: st.DrawFn) -> tuple[nn.Module, Tensor]:
     module = cls(
         c_in, c_out, kernel, stride=stride, dilation=dilation, groups=groups, padding=1, bias=draw(st.booleans())
     )
+    if dims > 1 and draw(st.booleans()):
+        module = module.to(memory_format=torch.channels_last if dims == 2 else torch.channels_last_3d)
     return module, torch.randn(2, c_in, *[draw(st.integers(5, 7)) for _ in range(dims)])
 
 
@@ -79,22 +82,6 @@ def test_channels_last_output_is_reorganised_to_the_same_values() -> None:
     assert torch.allclose(seen, layer.reorganise(output), atol=1e-6)
 
 
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize(("most", "picked"), [(1, [0]), (3, [0, 3, 6]), (7, [0, 1, 2, 3, 4, 5, 6]), (9, range(7))])
-def test_a_sample_of_the_batch_is_evenly_spread(layout: torch.memory_format, most: int, picked: list[int]) -> None:
-    module = nn.Conv2d(3, 5, 3)
-    output = module(torch.randn(7, 3, 9, 8)).to(memory_format=layout)
-    seen = only_layer(module).reorganise(output, most)
-    assert torch.allclose(seen[:, 0], output[list(picked)].mean(0), atol=1e-6)
-
-
-def test_no_sample_is_taken_where_there_is_no_batch() -> None:
-    convolution, linear = nn.Conv2d(3, 4, 3), nn.Linear(6, 8)
-    for module, output in ((convolution, convolution(torch.randn(3, 8, 8))), (linear, linear(torch.randn(6)))):
-        layer = only_layer(module)
-        assert torch.equal(layer.reorganise(output, 2), layer.reorganise(output))
-
-
 def test_channels_last_weight_keeps_its_layout_in_the_gradient() -> None:
     module = nn.Conv2d(4, 6, 3).to(memory_format=torch.channels_last)
     layer = only_layer(module)
@@ -106,6 +93,19 @@ def test_channels_last_weight_keeps_its_layout_in_the_gradient() -> None:
     assert module.weight.grad is not None
     assert torch.equal(module.weight.grad, expected)
     assert module.weight.grad.stride() == module.weight.stride()
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_neither_layout_is_copied_on_its_way_to_rows_and_back(layout: torch.memory_format) -> None:
+    module = nn.Conv2d(4, 6, 3).to(memory_format=layout)
+    layer = only_layer(module)
+    module.weight.grad = torch.randn(6, 4, 3, 3).to(memory_format=layout)
+    rows = layer.gradient()
+    assert rows is not None
+    assert rows.weight.data_ptr() == module.weight.grad.data_ptr()
+    made = torch.randn(6, 36)
+    layer.assign(Rows(made, None))
+    assert module.weight.grad.data_ptr() == made.data_ptr()
 
 
 @pytest.mark.parametrize("shape", [(7,), (4, 7), (4, 3, 7), (2, 3, 5, 7)])

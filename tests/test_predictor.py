@@ -12,7 +12,7 @@ from adagp.coverage import find_layers
 from adagp.layers import Layer
 from adagp.predictor import Lesson, PaperPredictor, Predictor, Seen, TrustedPredictor, build
 from adagp.rows import Rows
-from tests.nets import agreement
+from tests.nets import agreement, look
 
 
 def layers() -> list[Layer]:
@@ -31,7 +31,7 @@ def lessons(predictor: Predictor, found: list[Layer], generator: torch.Generator
         bias = None if layer.bias is None else torch.randn(layer.out, 1, generator=generator) * 2
         truth = Rows(weight, bias)
         squares = tuple(float(block.square().sum()) for block in truth.blocks())
-        seen = predictor.see(layer, output) if layer.name in predictor.studied() else None
+        seen = look(predictor, layer, output) if layer.name in predictor.studied() else None
         made.append(Lesson(layer, seen, truth, squares))
     return made
 
@@ -145,7 +145,7 @@ def test_the_network_learns_what_can_be_learned() -> None:
     mixing = torch.randn(16, 3, generator=generator)
     cosines = []
     for _ in range(300):
-        seen = predictor.see(layer, torch.rand(4, 32, 4, 4, generator=generator))
+        seen = look(predictor, layer, torch.rand(4, 32, 4, 4, generator=generator))
         truth = Rows(seen.output @ mixing, torch.zeros(32, 1))
         squares = (float(truth.weight.square().sum()), 0.0)
         cosines.append(predictor.learn([Lesson(layer, seen, truth, squares)])[layer.name].cosine)
@@ -244,8 +244,8 @@ def test_the_paper_sees_the_whole_batch_and_the_default_sixteen_samples() -> Non
     changed[1::4] += 1  # every fourth sample, the first of all among them, is in the sample of sixteen
     changed[2::4] -= 5
     changed[3::4] *= 9
-    seen = {name: build(name).see(layer, output).output for name in ("trusted", "paper", "literal")}
-    again = {name: build(name).see(layer, changed).output for name in seen}
+    seen = {name: look(build(name), layer, output).output for name in ("trusted", "paper", "literal")}
+    again = {name: look(build(name), layer, changed).output for name in seen}
     assert {name: torch.equal(seen[name], again[name]) for name in seen} == {
         "trusted": True,
         "paper": False,
@@ -262,12 +262,12 @@ def test_fewer_samples_of_large_maps_are_seen(pixels: int, samples: int) -> None
     output = torch.randn(160, 6, pixels, pixels)
     mean = output[:: 160 // samples].mean(0, keepdim=True)
     expected = nn.functional.adaptive_avg_pool2d(mean, 4)[0].flatten(1)
-    assert torch.allclose(PaperPredictor(samples=16).see(layer, output).output, expected, atol=1e-6)
+    assert torch.allclose(look(PaperPredictor(samples=16), layer, output).output, expected, atol=1e-6)
     sequence = nn.Linear(3, 6)
     (layer,), _ = find_layers(sequence, sequence.parameters())
     words = torch.randn(160, pixels * pixels, 6)
     expected = nn.functional.adaptive_avg_pool2d(words[:: 160 // samples].mean(0).t()[None, :, None], 4)[0].flatten(1)
-    assert torch.allclose(PaperPredictor(samples=16).see(layer, words).output, expected, atol=1e-6)
+    assert torch.allclose(look(PaperPredictor(samples=16), layer, words).output, expected, atol=1e-6)
 
 
 def test_the_default_studies_four_layers_in_every_batch_with_a_backward() -> None:

@@ -191,6 +191,7 @@ def _layer(name: str, module: nn.Module, own: dict[str, nn.Parameter], free: set
     kind = kind_of(module)
     assert kind is not None
     weight, bias = own["weight"], own.get("bias")
+    kind = kind.suited(weight)
     out, fan_in = kind.rows(module, weight.detach()).shape
     if bias is not None and (not bias.requires_grad or bias.numel() != out or id(bias) not in free):
         bias = None

@@ -26,7 +26,7 @@ from adagp import sources as known_sources
 from adagp.coverage import Coverage, find_layers, shared_layers, uncovered_parameters
 from adagp.distributed import Ranks, refuse_sharded, unwrap
 from adagp.layers import Layer
-from adagp.predictor import Lesson, Predictor, Seen
+from adagp.predictor import Glance, Lesson, Predictor, Seen
 from adagp.quality import Agreement, LayerQuality, QualityRecord
 from adagp.rows import Rows
 from adagp.schedules import Phase, Plan, Schedule
@@ -35,7 +35,10 @@ from adagp.tap import tap
 
 logger = logging.getLogger("adagp")
 
-_FORMAT = 1
+_FORMAT = 2
+
+_GLANCES_SHARE = 1 / 16
+"""Of the largest output so far: how much memory glances may take before the predictor reduces them."""
 
 
 class NonFiniteError(RuntimeError):
@@ -91,7 +94,7 @@ class AdaGP:
         self._quality = QualityRecord()
         self._ranks = Ranks(model)
         self._layers, self._coverage = self._find(include, exclude)
-        self._signature = {layer.name: [layer.out, layer.fan_in] for layer in self._layers}
+        self._signature = {layer.name: [layer.out, layer.fan_in, type(layer.kind).__name__] for layer in self._layers}
         self._dropped: dict[str, str] = {}
         self._device = self._layers[0].weight.device
         self._by_name = {layer.name: layer for layer in self._layers}
@@ -311,7 +314,8 @@ class AdaGP:
             first = names[0]
             raise ValueError(
                 f"the state is of another model: {len(names)} layers differ, the first is {first!r} "
-                f"(saved rows {saved.get(first)}, here {mine.get(first)}); load it beside the model it was saved with"
+                f"(saved rows {saved.get(first)}, here {mine.get(first)}); load it beside the model it was saved with, "
+                "in the same memory format"
             )
         for part, here in self._setup().items():
             if state["setup"].get(part) != here:
@@ -413,6 +417,8 @@ class Batch:
         self._engine = engine
         self._scaler = scaler
         self._final = final
+        self._glances: list[tuple[Layer, Glance]] = []
+        self._glanced_bytes = self._largest_output = 0
         self._seen: dict[str, list[Seen]] = {}
         self._samples: dict[str, list[int]] = {}  # of each micro-batch
         self._micro_batch = 0
@@ -517,10 +523,12 @@ class Batch:
                 self._backward_done = True
         finally:
             self._recording = True
-            self._micro_batch += 1
+        self.ran_forward()
 
     def ran_forward(self) -> None:
         """Say that the forward of a micro-batch is over, where its loss is not at hand, as in a pipeline's stage."""
+        self._look()
+        self._largest_output = 0
         self._micro_batch += 1
 
     def ran_backward(self) -> None:
@@ -585,6 +593,7 @@ class Batch:
     def _agreed(self) -> dict[str, Seen]:
         """What each layer saw, over all its calls and all ranks; ranks also agree on whether this batch failed."""
         engine = self._engine
+        self._look()  # a loop without `backward` in GP has not said that its forward is over
         self._agree_on_events()
         means = [Seen.mean(parts) for parts in self._seen.values()]
         outputs = engine._ranks.average([mean.output for mean in means])
@@ -691,11 +700,11 @@ class Batch:
         given = [(layer, part.grad) for layer in layers for part in layer.parameters() if part.grad is not None]
         if not given:
             return
-        # The largest entry is finite only if all are, and needs no memory of their size.
-        norms = torch._foreach_norm([grad for _, grad in given], torch.inf)
-        largest = torch.stack([norm.float() for norm in norms]).tolist()
-        if not all(map(isfinite, largest)):
-            name = next(layer.name for (layer, _), entry in zip(given, largest, strict=True) if not isfinite(entry))
+        # A norm is finite only if all entries are; that of half precision would overflow by itself.
+        norms = torch._foreach_norm([grad if grad.dtype.itemsize > 2 else grad.float() for _, grad in given])
+        sizes = torch.stack(norms).tolist()
+        if not all(map(isfinite, sizes)):
+            name = next(layer.name for (layer, _), size in zip(given, sizes, strict=True) if not isfinite(size))
             logger.warning("step %d: the prediction for layer %r is not finite", self.step_index, name)
             self.failed = True
             for layer in layers:
@@ -777,11 +786,29 @@ class Batch:
             self._update_now(layer)
 
     def _watch(self, layer: Layer, output: Tensor) -> None:
-        """Let the predictor see an output."""
+        """Let the predictor glance at an output, and see what it glanced at before that takes noticeable memory."""
         engine = self._engine
         assert engine._predictor is not None
-        see = engine._predictor.see
-        self._seen.setdefault(layer.name, []).append(engine._timed(lambda: see(layer, output)))
+        glance = engine._timed(partial(engine._predictor.glance, layer, output))
+        self._glances.append((layer, glance))
+        if engine._immediate or torch.compiler.is_compiling():  # a compiler arranges the work itself
+            self._look()
+            return
+        self._glanced_bytes += glance.total.nbytes
+        self._largest_output = max(self._largest_output, output.nbytes)
+        if self._glanced_bytes > self._largest_output * _GLANCES_SHARE:
+            self._look()
+
+    def _look(self) -> None:
+        """Let the predictor see what it glanced at."""
+        engine = self._engine
+        if not self._glances:
+            return
+        assert engine._predictor is not None
+        seen = engine._timed(partial(engine._predictor.see, self._glances))
+        for (layer, _), one in zip(self._glances, seen, strict=True):
+            self._seen.setdefault(layer.name, []).append(one)
+        self._glances, self._glanced_bytes = [], 0
 
     def _update_now(self, layer: Layer) -> None:
         """Step the optimizer for one layer: every other gradient is None, so nothing else moves."""

@@ -28,11 +28,18 @@ class LayerKind(ABC):
 
     @abstractmethod
     def reorganise(self, module: nn.Module, output: Tensor) -> Tensor:
-        """Average the output over the batch and return it as `(out, 1, height, width)`."""
+        """Average the output over the batch and return it as `(out, 1, height, width)`.
+
+        Predictors of this package average first, and then give it the mean as a batch of one.
+        """
 
     def has_batch(self, module: nn.Module, output: Tensor) -> bool:
         """Whether dimension 0 of this output is the batch; override it where it is not."""
         return output.dim() > 1
+
+    def suited(self, weight: Tensor) -> "LayerKind":
+        """The kind for a weight that lies in memory like this one: rows in the order of memory need no copy."""
+        return self
 
 
 _KINDS: dict[type[nn.Module], LayerKind] = {}
@@ -62,6 +69,8 @@ def kind_of(module: nn.Module) -> LayerKind | None:
 
 def _batch_mean(output: Tensor) -> Tensor:
     """Mean over dimension 0, read in memory order: a strided sum of a channels-last tensor is 25 x slower on a CPU."""
+    if len(output) == 1:
+        return output[0]
     if output.dim() == 4 and output.stride(1) == 1 and output.shape[1] > 1:
         return output.permute(0, 2, 3, 1).mean(0).permute(2, 0, 1)
     return output.mean(0)
@@ -93,6 +102,24 @@ class Convolution(_Spatial):
         """Back to `(out, in / groups, *kernel)`."""
         assert isinstance(module.weight, Tensor)
         return rows.reshape(module.weight.shape)
+
+    def suited(self, weight: Tensor) -> LayerKind:
+        """Channels-last weights have their input channels last in each row too."""
+        return self if weight.is_contiguous() or weight.dim() < 4 else ChannelsLastConvolution()
+
+
+class ChannelsLastConvolution(Convolution):
+    """Convolutions whose weight lies in memory as `(out, *kernel, in / groups)`, and so do its rows."""
+
+    def rows(self, module: nn.Module, weight_like: Tensor) -> Tensor:
+        """One row per output channel."""
+        return weight_like.movedim(1, -1).flatten(1)
+
+    def unrows(self, module: nn.Module, rows: Tensor) -> Tensor:
+        """Back to `(out, in / groups, *kernel)`."""
+        assert isinstance(module.weight, Tensor)
+        out, inputs, *kernel = module.weight.shape
+        return rows.reshape(out, *kernel, inputs).movedim(-1, 1)
 
 
 @register(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -129,7 +156,7 @@ class FullyConnected(LayerKind):
 
     def reorganise(self, module: nn.Module, output: Tensor) -> Tensor:
         """`(batch, *positions, out)` becomes `(out, 1, 1, positions)`."""
-        mean = output.mean(0) if self.has_batch(module, output) else output
+        mean = _batch_mean(output) if self.has_batch(module, output) else output
         return mean.reshape(-1, mean.shape[-1]).t()[:, None, None, :]
 
 
@@ -176,10 +203,8 @@ class Layer:
         """How many samples an output holds."""
         return output.shape[0] if self.kind.has_batch(self.module, output) else 1
 
-    def reorganise(self, output: Tensor, most_samples: int | None = None) -> Tensor:
-        """The output as the predictor sees it, `(out, 1, height, width)`: its mean over the batch or a part of it."""
-        if most_samples is not None and self.kind.has_batch(self.module, output):
-            output = output[:: max(1, -(-output.shape[0] // most_samples))]
+    def reorganise(self, output: Tensor) -> Tensor:
+        """The output as the predictor sees it, `(out, 1, height, width)`: its mean over the batch."""
         reorganised = self.kind.reorganise(self.module, output)
         if reorganised.dim() != 4 or reorganised.shape[:2] != (self.out, 1):
             raise ValueError(

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from adagp.layers import Layer
+from adagp.predictor.glance import Glance
 from adagp.quality import Agreement
 from adagp.rows import Rows
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a layer saw in one batch, reduced inside the forward hook so that no activation is kept alive.
+    """What a layer saw in one batch.
 
     Predictors that want more of a layer (its input, the loss's gradient at the model's output) add a field here.
     """
@@ -50,11 +51,14 @@ class Predictor(Protocol):
     def studied(self) -> Collection[str]:
         """The layers it wants to see in the next batch with a backward; of the others it is told the truth alone."""
 
-    def see(self, layer: Layer, output: Tensor) -> Seen:
-        """Reduce a layer's output to what prediction needs; called inside the forward hook, so every operation counts.
+    def glance(self, layer: Layer, output: Tensor) -> Glance:
+        """Take from an output what must not be lost; called inside the forward hook, where every operation is felt.
 
         Autograd and autocast are as the user's forward has them: detach, and make no product of low precision.
         """
+
+    def see(self, glances: Sequence[tuple[Layer, Glance]]) -> list[Seen]:
+        """Reduce glances to what prediction needs; called before they take noticeable memory."""
 
     def predict(self, asked: Sequence[tuple[Layer, Seen]]) -> Iterator[Rows | None]:
         """Rows for each of these layers in turn; None where the prediction is not worth applying.

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from adagp.layers import Layer
+from adagp.predictor.glance import Form, Glance, Reading, maps_of
 from adagp.predictor.grid_convolution import GridConvolution
 from adagp.predictor.interface import Lesson, Seen
 from adagp.quality import Agreement, mean_absolute_percentage_errors
@@ -104,6 +105,8 @@ class PaperPredictor:
         self._mean_squares: dict[str, list[float]] = {}
         self._mapes: dict[str, float] = {}
         self._lessons: dict[str, int] = {}
+        # Outputs keep their shape from batch to batch; how to read the last one is remembered with its form.
+        self._readings: dict[str, tuple[Form, Reading]] = {}
 
     def attach(self, layers: Sequence[Layer]) -> None:
         """Size the last layer by the largest `fan_in`, with unit 0 for biases."""
@@ -136,12 +139,24 @@ class PaperPredictor:
         order = random.Random(f"{self._seed} {rounds}").sample(self._names, count)
         return set(order[place * few : (place + 1) * few])
 
-    def see(self, layer: Layer, output: Tensor) -> Seen:
-        """Pool the reorganised output to the grid."""
-        reorganised = layer.reorganise(output.detach(), self._most_samples(layer, output)).float()
-        # As the channels of one image, which pool in memory order also where the channels are last.
-        pooled = nn.functional.adaptive_avg_pool2d(reorganised.transpose(0, 1), self._grid)
-        return Seen(pooled.flatten(2)[0])
+    def glance(self, layer: Layer, output: Tensor) -> Glance:
+        """Sum some samples of the output, or all."""
+        if torch.compiler.is_compiling():
+            return Reading.of(layer, output, self._most_samples(layer, output)).glance(output)
+        form = Form(output.shape, output.stride())
+        known = self._readings.get(layer.name)
+        if known is None or known[0] != form:
+            known = (form, Reading.of(layer, output, self._most_samples(layer, output)))
+            self._readings[layer.name] = known
+        return known[1].glance(output)
+
+    def see(self, glances: Sequence[tuple[Layer, Glance]]) -> list[Seen]:
+        """Pool the reorganised means to the grid."""
+        seen: dict[int, Seen] = {}
+        for places, maps in maps_of(glances):
+            pooled = nn.functional.adaptive_avg_pool2d(maps, self._grid).flatten(2)
+            seen |= zip(places, map(Seen, pooled), strict=True)
+        return [seen[place] for place in range(len(glances))]
 
     def _most_samples(self, layer: Layer, output: Tensor) -> int | None:
         """Fewer of large maps, whose positions are averaged too: reading them is what a GP batch costs most."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from adagp.layers import Layer
+from adagp.predictor.glance import Glance
 from adagp.predictor.interface import Lesson, Seen
 from adagp.predictor.network import PaperPredictor
 from adagp.quality import Agreement
@@ -45,9 +46,13 @@ class TrustedPredictor:
         """What the network studies."""
         return self._network.studied()
 
-    def see(self, layer: Layer, output: Tensor) -> Seen:
+    def glance(self, layer: Layer, output: Tensor) -> Glance:
+        """What the network wants to keep."""
+        return self._network.glance(layer, output)
+
+    def see(self, glances: Sequence[tuple[Layer, Glance]]) -> list[Seen]:
         """What the network wants to see."""
-        return self._network.see(layer, output)
+        return self._network.see(glances)
 
     def predict(self, asked: Sequence[tuple[Layer, Seen]]) -> Iterator[Rows | None]:
         """The trusted share of mean and correction; None where there is no trust at all."""

@@ -1,0 +1,155 @@
+"""Glances against the mean written out, in every memory layout, and how much memory they may take."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from adagp import AdaGP, layers, schedules
+from adagp.coverage import find_layers
+from adagp.engine import Batch
+from adagp.layers import Layer, LayerKind
+from adagp.predictor import PaperPredictor
+from adagp.predictor.glance import Reading, maps_of
+from tests.nets import look, sgd
+
+KINDS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+
+
+def layer_of(module: nn.Module) -> Layer:
+    return find_layers(module, module.parameters())[0][0]
+
+
+@st.composite
+def outputs(draw: st.DrawFn) -> tuple[Layer, Tensor]:
+    """A layer and an output with its dimensions in any order in memory, dense or with gaps."""
+    dimensions = draw(st.sampled_from((0, 1, 2, 3)))
+    out = draw(st.integers(1, 4))
+    positions = [draw(st.integers(1, 5)) for _ in range(dimensions)]
+    batch = draw(st.integers(1, 9))
+    if dimensions and draw(st.booleans()):
+        module: nn.Module = KINDS[dimensions](2, out, 1)
+        shape = [batch, out, *positions]
+    else:
+        module = nn.Linear(2, out)
+        shape = [batch, *positions, out]
+    gap = draw(st.integers(1, 2))
+    order = draw(st.permutations(range(len(shape))))
+    stored = torch.randn([shape[place] * gap for place in order])
+    kept = stored[tuple(slice(None, None, gap) for _ in order)]
+    back = [order.index(place) for place in range(len(shape))]
+    return layer_of(module), kept.permute(back)
+
+
+@settings(max_examples=150, deadline=None)
+@given(outputs(), st.none() | st.integers(1, 10))
+def test_a_glance_is_the_mean_over_evenly_spread_samples(case: tuple[Layer, Tensor], most: int | None) -> None:
+    layer, output = case
+    count = len(output)
+    step = 1 if most is None else -(-count // most)
+    picked = output[[place for place in range(count) if place % step == 0]].mean(0, keepdim=True)
+    glance = Reading.of(layer, output, most).glance(output)
+    assert glance.total.dim() == 1
+    assert torch.allclose(glance.mean(), picked, atol=1e-6)
+    ((places, maps),) = maps_of([(layer, glance)])
+    assert places == [0]
+    assert torch.allclose(maps[0], layer.reorganise(picked)[:, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("most", "picked"), [(1, [0]), (3, [0, 3, 6]), (7, [0, 1, 2, 3, 4, 5, 6]), (9, range(7))])
+def test_the_samples_are_these(layout: torch.memory_format, most: int, picked: list[int]) -> None:
+    module = nn.Conv2d(3, 5, 3)
+    output = module(torch.randn(7, 3, 9, 8)).to(memory_format=layout)
+    reading = Reading.of(layer_of(module), output, most)
+    assert reading.steps is not None, "both layouts are read without a copy"
+    assert torch.allclose(reading.glance(output).mean()[0], output[list(picked)].mean(0), atol=1e-6)
+
+
+def test_no_sample_is_taken_where_there_is_no_batch() -> None:
+    convolution, linear = nn.Conv2d(3, 4, 3), nn.Linear(6, 8)
+    for module, output in ((convolution, convolution(torch.randn(3, 8, 8))), (linear, linear(torch.randn(6)))):
+        glance = Reading.of(layer_of(module), output, 2).glance(output)
+        assert torch.equal(glance.mean(), output)
+        assert not glance.total.requires_grad
+
+
+def test_layers_alike_are_reorganised_together_and_none_is_mixed_up() -> None:
+    model = nn.ModuleList([nn.Conv2d(3, 4, 1), nn.Linear(3, 4), nn.Conv2d(5, 4, 1), nn.Conv2d(3, 4, 1)])
+    found, _ = find_layers(model, model.parameters())
+    made = [torch.randn(6, 4, 5, 5), torch.randn(6, 4), torch.randn(6, 4, 5, 5), torch.randn(8, 4, 5, 5)]
+    predictor = PaperPredictor(samples=3)
+    glances = [(layer, predictor.glance(layer, output)) for layer, output in zip(found, made, strict=True)]
+    assert [places for places, _ in maps_of(glances)] == [[0, 2, 3], [1]]
+    for one, layer, output in zip(predictor.see(glances), found, made, strict=True):
+        assert torch.equal(one.output, look(predictor, layer, output).output)
+
+
+def test_an_output_of_another_form_is_read_anew() -> None:
+    module = nn.Conv2d(3, 4, 1)
+    layer, predictor = layer_of(module), PaperPredictor()
+    for shape in ((6, 4, 5, 5), (6, 4, 3, 7), (2, 4, 5, 5), (6, 4, 5, 5)):
+        for layout in (torch.contiguous_format, torch.channels_last):
+            output = torch.randn(shape).to(memory_format=layout)
+            expected = nn.functional.adaptive_avg_pool2d(output.mean(0, keepdim=True), 4)[0].flatten(1)
+            assert torch.allclose(look(predictor, layer, output).output, expected, atol=1e-6)
+
+
+class Gate(nn.Module):
+    """One weight per feature."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+class GateKind(LayerKind):
+    """Does more than rearrange: it is called each time."""
+
+    def rows(self, module: nn.Module, weight_like: Tensor) -> Tensor:
+        return weight_like[:, None]
+
+    def unrows(self, module: nn.Module, rows: Tensor) -> Tensor:
+        return rows[:, 0]
+
+    def reorganise(self, module: nn.Module, output: Tensor) -> Tensor:
+        return output.mean(0).abs()[:, None, None, None]
+
+
+def test_a_kind_that_computes_is_asked_each_time() -> None:
+    layers.register(Gate)(GateKind)
+    try:
+        module = Gate()
+        output = torch.randn(6, 4)
+        seen = look(PaperPredictor(), layer_of(module), output).output
+    finally:
+        layers.unregister(Gate)
+    assert torch.allclose(seen, output.mean(0).abs()[:, None].expand(4, 16))
+
+
+def test_half_precision_is_summed_in_full() -> None:
+    module = nn.Conv2d(3, 4, 1)
+    output = torch.full((64, 4, 5, 5), 60_000.0).half()
+    assert torch.isfinite(look(PaperPredictor(), layer_of(module), output).output).all()
+
+
+def test_glances_never_take_more_than_a_share_of_the_largest_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(*(nn.Conv2d(4, 4, 3, padding=1) for _ in range(40)))
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), "paper")
+    kept: list[int] = []
+    record = Batch._watch
+
+    def watch(self: Batch, layer: Layer, output: Tensor) -> None:
+        record(self, layer, output)
+        kept.append(sum(glance.total.nbytes for _, glance in self._glances))
+
+    monkeypatch.setattr(Batch, "_watch", watch)
+    x = torch.randn(64, 4, 8, 8)
+    for _ in range(2):
+        gp.step(lambda: model(x).square().mean())
+    assert len(kept) == 80
+    assert 0 < max(kept) <= x.nbytes / 16
