@@ -165,7 +165,7 @@ def overflow(rank: int, count: int) -> dict[str, Any]:
     for step, (x, y) in enumerate(batches(3, seed=rank)):
         with gp.batch(scaler=scaler) as batch:
             batch.backward(loss_of(model, x, y))
-            weight = gp._by_name["3"].weight
+            weight = gp._attached.by_name["3"].weight
             assert weight.grad is not None
             if rank == 1 and step == 1:
                 weight.grad.fill_(float("inf"))

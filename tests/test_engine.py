@@ -272,7 +272,7 @@ def test_quality_has_the_order_of_the_model_whatever_is_studied_first() -> None:
         model = build()
         gp = AdaGP(model, sgd(model), schedules.always_backprop(), PaperPredictor(layers_per_step=1, seed=seed))
         run(gp, model, batches(4))
-        orders.add(tuple(gp._quality.report()))
+        orders.add(tuple(gp._attached.quality.report()))
         assert list(gp.quality()) == COVERED
     assert len(orders) > 1
 
@@ -407,9 +407,9 @@ def test_reused_and_unreached_layers_are_handled() -> None:
 def test_the_second_use_of_a_weight_is_seen_as_well() -> None:
     model = Reused()
     gp = AdaGP(model, sgd(model), schedules.always_backprop(), "paper")
-    predictor = gp._predictor
+    predictor = gp._attached.predictor
     assert predictor is not None
-    layer = gp._by_name["twice"]
+    layer = gp._attached.by_name["twice"]
     x = torch.randn(8, 5)
     one = model.twice(x)
     two = model.twice(torch.relu(one))

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from adagp import AdaGP, layers, schedules
+from adagp.batch import Batch
 from adagp.coverage import find_layers
-from adagp.engine import Batch
 from adagp.layers import Layer, LayerKind
 from adagp.predictor import PaperPredictor
 from adagp.predictor.glance import Reading, maps_of

@@ -6,7 +6,8 @@ from adagp.lazy import lazily
 
 if TYPE_CHECKING:
     from adagp import layers, predictor, schedules
-    from adagp.engine import AdaGP, Batch, NonFiniteError
+    from adagp.batch import Batch, NonFiniteError
+    from adagp.engine import AdaGP
     from adagp.quality import LayerQuality
     from adagp.schedules import Phase, Plan
 
@@ -16,9 +17,9 @@ __getattr__ = lazily(
     __name__,
     {
         "AdaGP": "adagp.engine",
-        "Batch": "adagp.engine",
+        "Batch": "adagp.batch",
         "LayerQuality": "adagp.quality",
-        "NonFiniteError": "adagp.engine",
+        "NonFiniteError": "adagp.batch",
         "Phase": "adagp.schedules",
         "Plan": "adagp.schedules",
         "layers": "adagp.layers",

@@ -16,7 +16,8 @@ from torch.distributed import Work, batch_isend_irecv
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
-from adagp.engine import AdaGP, Batch, NonFiniteError
+from adagp.batch import Batch, NonFiniteError
+from adagp.engine import AdaGP
 from adagp.schedules import Adaptive, Phase
 
 
@@ -109,7 +110,7 @@ class Pipeline:
             updates: How often a GP batch updates a layer: once a `batch` or once a `micro-batch`.
         """
         self._refuse(schedule, gp, updates)
-        gp._ranks.expect_parts()
+        gp._attached.ranks.expect_parts()
         stage = schedule._stage
         assert isinstance(stage, PipelineStage)
         self._schedule, self._gp, self._updates = schedule, gp, updates
@@ -143,7 +144,7 @@ class Pipeline:
                 "by a forward of uninitialised numbers, which reaches batch norm's statistics and the predictor; build "
                 "it by adagp.pipelining.stage_of, or give PipelineStage both"
             )
-        if gp._immediate or gp._skip_forward:
+        if gp._attached.immediate or gp._attached.skip_forward:
             raise ValueError(
                 "immediate=True and skip_forward=True are not for pipelines: a stage updates its layers when its "
                 "forward is done, and the next stage waits for its output"

@@ -1,0 +1,235 @@
+"""What an `AdaGP` and its batches share: the layers, where their gradients come from, and what is known so far."""
+
+import copy
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from adagp import predictor as predictors
+from adagp import sources as known_sources
+from adagp.coverage import Coverage, find_layers, shared_layers, uncovered_parameters
+from adagp.distributed import Ranks, unwrap
+from adagp.layers import Layer
+from adagp.predictor import Predictor
+from adagp.quality import QualityRecord
+from adagp.schedules import Phase, Plan, Schedule
+from adagp.sources import Source
+
+if TYPE_CHECKING:
+    from adagp.batch import Batch
+
+logger = logging.getLogger("adagp")
+
+_FORMAT = 2
+
+
+class Attachment:
+    """The inside of an `AdaGP`, open to its batches and to nobody else."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        schedule: Schedule,
+        predictor: str | Predictor | None,
+        sources: Mapping[str, Source],
+        include: str | None,
+        exclude: str | None,
+        immediate: bool,
+        skip_forward: bool,
+        timer: Callable[[], float] | None,
+    ) -> None:
+        """Find the layers and check that everything fits together; see `AdaGP` for the arguments."""
+        self.optimizer, self.schedule = optimizer, schedule
+        self.immediate, self.skip_forward = immediate, skip_forward
+        self._timer = timer
+        self.predictor_seconds = 0.0
+        self.step_index = 0
+        self.force_backprop = False
+        self.open_batch: Batch | None = None
+        self.counts: Counter[str] = Counter()
+        self.batches: Counter[str] = Counter()  # of each phase
+        self.bytes: Counter[str] = Counter()
+        self.quality = QualityRecord()
+        self.ranks = Ranks(model)
+        self.layers, self.coverage = _find(model, optimizer, include, exclude)
+        self._signature = {layer.name: [layer.out, layer.fan_in, type(layer.kind).__name__] for layer in self.layers}
+        self._dropped: dict[str, str] = {}
+        self.device = self.layers[0].weight.device
+        self.by_name = {layer.name: layer for layer in self.layers}
+        self.shared = shared_layers(unwrap(model), self.layers)
+        self.uncovered = list(uncovered_parameters(unwrap(model), self.layers))
+        self.predictor = predictors.build(predictor) if isinstance(predictor, str) else predictor
+        if self.predictor is not None:
+            self.predictor.attach(self.layers)
+        self.sources = known_sources.build(schedule.sources, self.predictor, sources)
+        self._refuse_what_cannot_work()
+
+    def _refuse_what_cannot_work(self) -> None:
+        devices = {layer.weight.device for layer in self.layers}
+        if len(devices) > 1:
+            names = ", ".join(sorted(map(str, devices)))
+            raise ValueError(f"the model's layers are on several devices ({names}): one AdaGP serves one device")
+        if isinstance(self.optimizer, torch.optim.LBFGS) and (self.immediate or self.skip_forward):
+            raise ValueError(
+                "LBFGS evaluates the loss several times a step, with all gradients: use immediate=False and "
+                "skip_forward=False"
+            )
+        if self.immediate and self.shared:
+            raise ValueError(
+                f"immediate=True: a parameter of layer {self.shared[0]!r} belongs to another module too, and what is "
+                "used twice cannot change between its uses: use immediate=False"
+            )
+
+    def next_plan(self) -> Plan:
+        """The plan of the next batch; asking changes nothing."""
+        if self.force_backprop:
+            return Plan(Phase.BP, "backprop", note="fallback")
+        return self.schedule(self.step_index)
+
+    def resolve(self, plan: Plan) -> dict[str, str]:
+        """The source of every covered layer under a plan, checked."""
+        unknown = plan.used_sources() - self.sources.keys()
+        if "predicted" in unknown:
+            raise ValueError("the plan asks for 'predicted' but predictor=None: give AdaGP a predictor")
+        if unknown:
+            raise ValueError(
+                f"the plan of step {self.step_index} asks for {sorted(unknown)}, which the schedule did not announce; "
+                f"announced: {sorted(self.sources)} (see schedules.from_function)"
+            )
+        strangers = plan.overrides.keys() - {row.layer for row in self.coverage.rows}
+        if strangers:
+            raise ValueError(
+                f"the plan of step {self.step_index} names {sorted(strangers)}, which the model has not; its layers "
+                f"are: {', '.join(self._signature)}"
+            )
+        for name, source in plan.overrides.items():
+            allowed = ("skip",) if plan.phase is Phase.GP else ("backprop", "skip")
+            if name not in self._signature and source not in allowed:
+                raise ValueError(
+                    f"the plan of step {self.step_index} ({plan.phase.value}) gives {name!r} {source!r}, but it is not "
+                    f"covered: it can have {' or '.join(allowed)}"
+                )
+        chosen = {layer.name: plan.source(layer.name) for layer in self.layers}
+        if plan.phase is Phase.GP:
+            graphs = [name for name, source in chosen.items() if self.sources[source].needs_backward]
+            if graphs:
+                raise ValueError(f"a GP plan has no backward, but layer {graphs[0]!r} asks for it: use Phase.BP")
+        self._refuse_layers(chosen)
+        return chosen
+
+    def _refuse_layers(self, chosen: Mapping[str, str]) -> None:
+        """A source may not be able to serve a layer."""
+        for name, source in chosen.items():
+            reason = self.sources[source].refuse(self.by_name[name])
+            if not reason and self.sources[source].needs_error and name in self.shared:
+                reason = (
+                    f"{source} sees one module's share of the gradient, and a parameter of layer {name!r} belongs to "
+                    "another module too: give it another source"
+                )
+            if reason:
+                raise ValueError(f"the plan of step {self.step_index} asks for what cannot be: {reason}")
+
+    def drop(self, layer: Layer, reason: str) -> None:
+        """Cover a layer no longer, because the first batches showed that its output is never seen."""
+        logger.warning("layer %r is not covered: %s", layer.name, reason)
+        self._dropped[layer.name] = reason
+        self.layers.remove(layer)
+        del self.by_name[layer.name]
+        self.uncovered += [(layer.name, parameter) for parameter in layer.parameters()]
+        self.coverage = self.coverage.without(layer.name, reason)
+
+    def timed(self, work: Callable[[], Any]) -> Any:
+        """Do the predictor's work on its clock, if there is one."""
+        if self._timer is None:
+            return work()
+        start = self._timer()
+        result = work()
+        self.predictor_seconds += self._timer() - start
+        return result
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to resume, in plain types and tensors, so that it loads with `weights_only=True`."""
+        state = {
+            "format": _FORMAT,
+            "setup": self._setup(),
+            "layers": dict(self._signature),
+            "dropped": dict(self._dropped),
+            "step_index": self.step_index,
+            "force_backprop": self.force_backprop,
+            "counts": dict(self.counts),
+            "quality": self.quality.state_dict(),
+            "predictor": None if self.predictor is None else self.predictor.state_dict(),
+            "sources": {name: source.state_dict() for name, source in self.sources.items()},
+            "schedule": self.schedule.state_dict(),
+            "predictor_seconds": self.predictor_seconds,
+            "batches": dict(self.batches),
+            "bytes": dict(self.bytes),
+        }
+        return copy.deepcopy(state)  # a snapshot: training goes on in place
+
+    def _setup(self) -> dict[str, str]:
+        """What a state can only be loaded beside."""
+        return {
+            "predictor": type(self.predictor).__name__,
+            "schedule": type(self.schedule).__name__,
+            "sources": ", ".join(f"{name}{source.options()}" for name, source in sorted(self.sources.items())),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave; ValueError says in what the saved model or set-up differs from this one."""
+        if state.get("format") != _FORMAT:
+            raise ValueError(f"this is no AdaGP state of format {_FORMAT}: its keys are {sorted(map(str, state))[:8]}")
+        mine = self._signature
+        saved = {name: list(shape) for name, shape in state["layers"].items()}
+        if mine != saved:
+            names = sorted(name for name in {*mine, *saved} if mine.get(name) != saved.get(name))
+            first = names[0]
+            raise ValueError(
+                f"the state is of another model: {len(names)} layers differ, the first is {first!r} "
+                f"(saved rows {saved.get(first)}, here {mine.get(first)}); load it beside the model it was saved with, "
+                "in the same memory format"
+            )
+        for part, here in self._setup().items():
+            if state["setup"].get(part) != here:
+                raise ValueError(
+                    f"the state was saved with another {part} ({state['setup'].get(part)}, here {here}): "
+                    "build AdaGP with the same one"
+                )
+        if self.predictor is not None:
+            self.predictor.load_state_dict(state["predictor"])
+        for name, reason in state["dropped"].items():
+            if name in self.by_name:
+                self.drop(self.by_name[name], reason)
+        self.step_index = state["step_index"]
+        self.force_backprop = state["force_backprop"]
+        self.counts = Counter(state["counts"])
+        self.quality.load_state_dict(state["quality"])
+        for name, source in self.sources.items():
+            source.load_state_dict(state["sources"][name])
+        self.schedule.load_state_dict(state["schedule"])
+        self.predictor_seconds = state["predictor_seconds"]
+        self.batches, self.bytes = Counter(state["batches"]), Counter(state["bytes"])
+
+
+def _find(
+    model: nn.Module, optimizer: Optimizer, include: str | None, exclude: str | None
+) -> tuple[list[Layer], Coverage]:
+    optimized = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    trained = {id(parameter) for parameter in optimized}
+    if not any(id(parameter) in trained for parameter in model.parameters()):
+        raise ValueError(
+            "the optimizer holds none of the model's parameters: build it from model.parameters(), "
+            "after moving the model to its device"
+        )
+    layers, coverage = find_layers(unwrap(model), optimized, include, exclude)
+    if not layers:
+        raise ValueError(
+            f"the model has no layer that adagp can cover:\n{coverage}\nregister its layer types with layers.register"
+        )
+    return layers, coverage

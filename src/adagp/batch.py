@@ -1,0 +1,473 @@
+"""One batch under a plan, as data flows.
+
+`__enter__` (plan in force, graph cut) -> the user's forward (hooks call `see`) -> `backward` (true gradients) ->
+`__exit__`: `_supply` (every other source writes its layer's `.grad`), `_learn` (predictor, memories, quality,
+schedule) -> the user's optimizer.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
+from math import isfinite
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+
+from adagp.attachment import Attachment
+from adagp.layers import Layer
+from adagp.predictor import Glance, Lesson, Seen
+from adagp.quality import Agreement
+from adagp.rows import Rows
+from adagp.schedules import Phase
+from adagp.sources import Asked, Source
+from adagp.tap import tap
+
+logger = logging.getLogger("adagp")
+
+_GLANCES_SHARE = 1 / 16
+"""Of the largest output so far: how much memory glances may take before the predictor reduces them."""
+
+
+class NonFiniteError(RuntimeError):
+    """The loss became NaN or infinite in a batch with true gradients; the message names the first layer concerned."""
+
+
+class _Duty(NamedTuple):
+    """What the hook of one layer does in one batch."""
+
+    source: Source
+    watched: bool
+    wants_tensor: bool
+
+
+class Batch:
+    """One batch under a plan; made by `AdaGP.batch`."""
+
+    def __init__(self, attached: Attachment, scaler: GradScaler | None, final: bool) -> None:
+        """Nothing is in force before the `with` block."""
+        self._attached = attached
+        self._scaler = scaler
+        self._final = final
+        self._glances: list[tuple[Layer, Glance]] = []
+        self._glanced_bytes = self._largest_output = 0
+        self._seen: dict[str, list[Seen]] = {}
+        self._samples: dict[str, list[int]] = {}  # of each micro-batch
+        self._micro_batch = 0
+        self._recording = False
+        self._backward_done = False
+        self._scaled = False
+        self._sends_buffers = False
+        self._restore = ExitStack()
+        self.failed = False
+        """Whether a prediction or the loss was not finite in GP; nothing was applied, or nothing more if immediate."""
+        self.step_index = attached.step_index
+        self.plan = attached.next_plan()
+        self.source = attached.resolve(self.plan)
+        self._duties = self._hook_duties()
+
+    def _hook_duties(self) -> dict[str, "_Duty"]:
+        """What the hook of each covered layer does, settled before the forward: inside it every step is felt."""
+        attached = self._attached
+        studied = () if attached.predictor is None else attached.predictor.studied()
+        duties = {}
+        for name, chosen in self.source.items():
+            source = attached.sources[chosen]
+            watched = attached.predictor is not None and (
+                source.needs_output or (source.needs_graph and name in studied)
+            )
+            predictable = attached.predictor is not None and source.needs_graph
+            wants_tensor = watched or predictable or source.needs_error or source.needs_forward
+            duties[name] = _Duty(source, watched, wants_tensor)
+        return duties
+
+    @property
+    def needs_forward(self) -> bool:
+        """Whether the forward pass must run: always, unless `skip_forward` and no source looks at an output."""
+        attached = self._attached
+        chosen = (attached.sources[source] for source in self.source.values())
+        return (
+            not attached.skip_forward
+            or self.plan.phase is not Phase.GP
+            or any(source.needs_output or source.needs_forward for source in chosen)
+        )
+
+    def __enter__(self) -> "Batch":
+        """Put the plan in force: the graph is cut where no source needs it."""
+        attached = self._attached
+        if attached.open_batch is not None:
+            raise RuntimeError("the last batch is still open: leave its `with` block before the next begins")
+        self._refuse_leftovers()
+        attached.ranks.warn_if_nothing_is_shared()  # at the first batch: a pipeline says before it that this is right
+        self._sends_buffers = attached.ranks.sends_buffers()
+        if self.plan.phase is Phase.GP:
+            self._restore.enter_context(torch.no_grad())
+        else:
+            self._cut_graph()
+        attached.open_batch = self
+        self._recording = True
+        return self
+
+    def _refuse_leftovers(self) -> None:
+        """A gradient left from before would be mistaken for this batch's."""
+        for group in self._attached.optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    if bool(parameter.grad.ne(0).any()):
+                        raise RuntimeError(
+                            "a gradient is left from an earlier backward: call optimizer.zero_grad() after each step; "
+                            "to accumulate, call batch.backward several times inside one batch"
+                        )
+                    parameter.grad = None
+
+    def _cut_graph(self) -> None:
+        """Parameters without need of a graph do not require grad in this batch; autograd prunes the rest by itself."""
+        attached = self._attached
+        for layer in attached.layers:
+            if not attached.sources[self.source[layer.name]].needs_graph:
+                for parameter in layer.parameters():
+                    self._without_grad(parameter)
+        for module, parameter in attached.uncovered:
+            if self.plan.source_of_uncovered(module) != "backprop":
+                self._without_grad(parameter)
+
+    def _without_grad(self, parameter: nn.Parameter) -> None:
+        if not self._attached.ranks.mixes_sources:
+            raise ValueError(
+                f"the plan of step {self.step_index} leaves parameters without backprop, and DistributedDataParallel "
+                "would wait for their gradients: build it with find_unused_parameters=True (and static_graph=False)"
+            )
+        parameter.requires_grad_(False)
+        self._restore.callback(parameter.requires_grad_, True)
+
+    def backward(self, loss: Tensor) -> None:
+        """True backward where the plan has one; may be called again for the next micro-batch of the same batch."""
+        self._recording = False
+        try:
+            if self.plan.phase is Phase.GP:
+                self.failed = self.failed or not bool(torch.isfinite(loss).all())
+            else:
+                self._check_finite(loss)
+                if loss.requires_grad:
+                    self._scaled = self._scaler is not None
+                    scaled = loss if self._scaler is None else self._scaler.scale(loss)
+                    scaled.backward()
+                self._backward_done = True
+        finally:
+            self._recording = True
+        self.ran_forward()
+
+    def ran_forward(self) -> None:
+        """Say that the forward of a micro-batch is over, where its loss is not at hand, as in a pipeline's stage."""
+        self._look()
+        self._largest_output = 0
+        self._micro_batch += 1
+
+    def ran_backward(self) -> None:
+        """Say that somebody else, such as a pipeline's schedule, has run every backward of this batch."""
+        self._backward_done = True
+
+    def _check_finite(self, loss: Tensor) -> None:
+        if not loss.requires_grad and self._needs_backward():
+            raise RuntimeError("the loss depends on no trainable parameter: compute it from the model's output")
+        if self._scaler is not None and self._scaler.is_enabled():
+            return  # it skips the step by itself and lowers its scale
+        if self._attached.ranks.any(not bool(torch.isfinite(loss).all()), loss.device):
+            raise NonFiniteError(
+                f"the loss is not finite at step {self.step_index} ({self.plan.phase.value}): lower the learning rate, "
+                "clip gradients, or resume from the last checkpoint"
+            )
+
+    def _needs_backward(self) -> bool:
+        """Whether anything waits for backward: a plan may give every parameter another source, or rest."""
+        attached = self._attached
+        return any(attached.sources[source].needs_backward for source in self.source.values()) or any(
+            self.plan.source_of_uncovered(module) == "backprop" for module, _ in attached.uncovered
+        )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Supply the other gradients and let everything learn."""
+        attached = self._attached
+        attached.open_batch = None
+        self._restore.close()
+        if kind is not None:
+            return
+        if self.plan.phase is not Phase.GP and not self._backward_done:
+            raise RuntimeError(f"a {self.plan.phase.value} batch ended without batch.backward(loss)")
+        with torch.no_grad():
+            self._average_received()  # before the scaler looks for infinities, so that all ranks see the same
+        if self._scaler is not None and self._scaled:
+            self._scaler.unscale_(attached.optimizer)
+        with torch.no_grad(), _full_precision(attached.device):
+            seen = self._agreed()
+            truths = self._truths()
+            self._supply(seen)
+            agreements = attached.timed(lambda: self._learn(seen, truths))
+        if self.failed:
+            attached.counts["fallback"] += 1
+            attached.force_backprop = True
+        else:
+            attached.force_backprop = False
+        attached.schedule.observe(self.step_index, agreements)
+        self._count_bytes()
+        attached.step_index = self.step_index + self._final
+
+    def _count_bytes(self) -> None:
+        attached, phase = self._attached, self.plan.phase.value
+        gradients = 0 if self.plan.phase is Phase.GP else self._micro_batch
+        # Buffers go before the first forward if it follows one with a graph, and so before each further one with one.
+        buffers = (self._sends_buffers and self._micro_batch > 0) + max(gradients - 1, 0)
+        attached.batches[phase] += 1
+        attached.bytes[phase] += attached.ranks.take_bytes() + attached.ranks.wrapper_bytes(buffers, gradients)
+
+    def _agreed(self) -> dict[str, Seen]:
+        """What each layer saw, over all its calls and all ranks; ranks also agree on whether this batch failed."""
+        attached = self._attached
+        self._look()  # a loop without `backward` in GP has not said that its forward is over
+        self._agree_on_events()
+        means = [Seen.mean(parts) for parts in self._seen.values()]
+        outputs = attached.ranks.average([mean.output for mean in means])
+        return {name: Seen(output) for name, output in zip(self._seen, outputs, strict=True)}
+
+    def _agree_on_events(self) -> None:
+        """In one message: whether the batch failed anywhere, and that no layer ran on some ranks only.
+
+        Such a layer would be seen, learned and dropped there alone.
+        """
+        attached = self._attached
+        if attached.ranks.count == 1:
+            return
+        events = [self.failed, *(layer.name in self._samples for layer in attached.layers)]
+        failed, *ran = attached.ranks.totals([int(event) for event in events], attached.device)
+        self.failed = failed > 0
+        for layer, ranks in zip(attached.layers, ran, strict=True):
+            if 0 < ranks < attached.ranks.count:
+                raise RuntimeError(
+                    f"layer {layer.name!r} ran on {ranks} of {attached.ranks.count} ranks in this batch, and all must "
+                    "do the same with it: exclude it, or let it run everywhere"
+                )
+
+    def _average_received(self) -> None:
+        """What sources made of a layer's error, over all ranks: the reducer saw nothing of it."""
+        attached = self._attached
+        if attached.ranks.count == 1:
+            return
+        asking = [layer for layer in attached.layers if attached.sources[self.source[layer.name]].needs_error]
+        parameters = [parameter for layer in asking for parameter in layer.parameters()]
+        reached = attached.ranks.totals([parameter.grad is not None for parameter in parameters], attached.device)
+        served = [parameter for parameter, ranks in zip(parameters, reached, strict=True) if ranks]
+        grads = [torch.zeros_like(part) if part.grad is None else part.grad for part in served]
+        for parameter, grad, mean in zip(served, grads, attached.ranks.average(grads), strict=True):
+            parameter.grad = grad.copy_(mean)
+
+    def _truths(self) -> dict[str, Rows]:
+        """The true rows of every layer that backpropagation served."""
+        attached = self._attached
+        truths: dict[str, Rows] = {}
+        for layer in list(attached.layers):
+            if self.source[layer.name] != "backprop":
+                continue
+            rows = layer.gradient()
+            if rows is None:
+                continue
+            if attached.predictor is not None and layer.name not in self._samples:
+                attached.drop(layer, "its weight is used without calling the module, so its output is never seen")
+                continue
+            truths[layer.name] = rows
+            attached.counts["backprop"] += 1
+        return truths
+
+    def _supply(self, seen: Mapping[str, Seen]) -> None:
+        """Every source without a backward writes its layers' gradients; the parameters that rest get None."""
+        attached = self._attached
+        if self.plan.phase is Phase.GP and attached.immediate and self._samples:
+            return
+        served = [layer for layer in attached.layers if self.source[layer.name] != "backprop"]
+        without = [layer for layer in served if not attached.sources[self.source[layer.name]].needs_backward]
+        samples = self._counted([layer.name for layer in without])
+        for name, source in attached.sources.items():
+            self._assign(
+                source,
+                [
+                    Asked(layer, seen.get(layer.name), samples.get(layer.name, 0))
+                    for layer in without
+                    if self.source[layer.name] == name
+                ],
+            )
+        if self.failed:
+            for layer in without:
+                layer.assign(None)
+            return
+        for layer in served:
+            self._count(layer)
+
+    def _counted(self, names: list[str]) -> dict[str, int]:
+        """How many samples went through each layer that wants to know, over all micro-batches and ranks."""
+        attached = self._attached
+        asking = [name for name in names if attached.sources[self.source[name]].needs_forward]
+        totals = attached.ranks.totals([sum(self._samples.get(name, [])) for name in asking], attached.device)
+        return dict(zip(asking, totals, strict=True))
+
+    def _assign(self, source: Source, asked: Sequence[Asked]) -> None:
+        """Put what a source gives into the `.grad` of these layers."""
+        if source.needs_forward:  # where it did not come by, there is nothing to give
+            for one in asked:
+                one.layer.assign(None)
+            asked = [one for one in asked if one.samples]
+
+        def write() -> None:
+            for one, rows in zip(asked, source.gradients(asked), strict=True):
+                one.layer.assign(rows)
+
+        if not source.needs_output:
+            write()
+        elif asked:
+            self._attached.timed(write)
+            self._check_predictions([one.layer for one in asked])
+
+    def _check_predictions(self, layers: Sequence[Layer]) -> None:
+        """A batch with a prediction that is not finite has failed, and nothing of it is applied."""
+        given = [(layer, part.grad) for layer in layers for part in layer.parameters() if part.grad is not None]
+        if not given:
+            return
+        # A norm is finite only if all entries are; that of half precision would overflow by itself.
+        norms = torch._foreach_norm([grad if grad.dtype.itemsize > 2 else grad.float() for _, grad in given])
+        sizes = torch.stack(norms).tolist()
+        if not all(map(isfinite, sizes)):
+            name = next(layer.name for (layer, _), size in zip(given, sizes, strict=True) if not isfinite(size))
+            logger.warning("step %d: the prediction for layer %r is not finite", self.step_index, name)
+            self.failed = True
+            for layer in layers:
+                layer.assign(None)
+
+    def _count(self, layer: Layer) -> None:
+        """Count what the optimizer will find: a source that gave nothing was a skip."""
+        self._attached.counts["skip" if layer.weight.grad is None else self.source[layer.name]] += 1
+
+    def _learn(self, seen: Mapping[str, Seen], truths: Mapping[str, Rows]) -> dict[str, Agreement]:
+        """The predictor and the sources that remember learn from what was true; quality is recorded."""
+        attached = self._attached
+        remembering = [source for source in attached.sources.values() if source.remembers]
+        if not truths or (attached.predictor is None and not remembering):
+            return {}
+        squares = _squares(truths)
+        sound = [name for name, values in squares.items() if all(value < float("inf") for value in values)]
+        if len(sound) < len(truths):
+            attached.counts["nonfinite"] += len(truths) - len(sound)
+        for source in remembering:
+            source.learn({name: truths[name] for name in sound})
+        if attached.predictor is None:
+            return {}
+        lessons = [Lesson(attached.by_name[name], seen.get(name), truths[name], squares[name]) for name in sound]
+        if not lessons:
+            return {}
+        with torch.enable_grad():
+            agreements = attached.predictor.learn(lessons)
+        attached.quality.update(agreements, {name: attached.predictor.trust(name) for name in agreements})
+        return agreements
+
+    def step(self) -> None:
+        """Step the optimizer as this batch needs it: through the GradScaler only where gradients were scaled."""
+        if self._scaler is not None and self._scaled:
+            self._scaler.step(self._attached.optimizer)
+            self._scaler.update()
+        else:
+            self._attached.optimizer.step()
+
+    def see(self, layer: Layer, layer_input: Any, output: Any) -> Tensor | None:
+        """Called by the forward hook of every covered layer; what is returned takes the place of the output."""
+        duty = self._duties.get(layer.name)
+        if duty is None:
+            return None
+        if duty.wants_tensor and not isinstance(output, Tensor):
+            raise TypeError(f"layer {layer.name!r} returned {type(output).__name__}, not a tensor: exclude it")
+        if self._recording:  # in backward, activation checkpointing runs layers a second time
+            self._record(layer, output, duty)
+        if duty.source.needs_error and torch.is_grad_enabled():
+            if not isinstance(layer_input, Tensor):
+                raise TypeError(
+                    f"layer {layer.name!r} was called without a tensor as its input: give it another source"
+                )
+            tapped: Tensor = tap(output, layer_input, partial(self._deliver, layer, duty.source))
+            return tapped
+        return None
+
+    def _deliver(self, layer: Layer, source: Source, layer_input: Tensor, error: Tensor) -> None:
+        """Hand a layer's error to its source: what `backward` brings, not what the user's own autograd calls do."""
+        if not self._recording:
+            source.receive(layer, layer_input, error)
+
+    def _record(self, layer: Layer, output: Any, duty: "_Duty") -> None:
+        """Take in what a layer's forward shows."""
+        now = self._attached.immediate and self.plan.phase is Phase.GP
+        samples = self._samples.setdefault(layer.name, [])
+        # Known at the first batch, before anything is updated too early; a next micro-batch is no second use but in GP.
+        if self._attached.immediate and len(samples) > (0 if now else self._micro_batch):
+            raise RuntimeError(
+                f"immediate=True: layer {layer.name!r} ran twice in one batch, and its weight cannot change between "
+                "its uses: use immediate=False"
+            )
+        samples += [0] * (self._micro_batch + 1 - len(samples))
+        if duty.source.needs_forward:  # a layer that runs twice in a micro-batch sees the same samples twice
+            samples[-1] = max(samples[-1], layer.samples(output))
+        if duty.watched:
+            self._watch(layer, output)
+        if now:
+            self._update_now(layer)
+
+    def _watch(self, layer: Layer, output: Tensor) -> None:
+        """Let the predictor glance at an output, and see what it glanced at before that takes noticeable memory."""
+        attached = self._attached
+        assert attached.predictor is not None
+        glance = attached.timed(partial(attached.predictor.glance, layer, output))
+        self._glances.append((layer, glance))
+        if attached.immediate or torch.compiler.is_compiling():  # a compiler arranges the work itself
+            self._look()
+            return
+        self._glanced_bytes += glance.total.nbytes
+        self._largest_output = max(self._largest_output, output.nbytes)
+        if self._glanced_bytes > self._largest_output * _GLANCES_SHARE:
+            self._look()
+
+    def _look(self) -> None:
+        """Let the predictor see what it glanced at."""
+        attached = self._attached
+        if not self._glances:
+            return
+        assert attached.predictor is not None
+        seen = attached.timed(partial(attached.predictor.see, self._glances))
+        for (layer, _), one in zip(self._glances, seen, strict=True):
+            self._seen.setdefault(layer.name, []).append(one)
+        self._glances, self._glanced_bytes = [], 0
+
+    def _update_now(self, layer: Layer) -> None:
+        """Step the optimizer for one layer: every other gradient is None, so nothing else moves."""
+        if self.failed:
+            return
+        attached = self._attached
+        parts = self._seen.get(layer.name)
+        seen = Seen(attached.ranks.average([parts[0].output])[0]) if parts else None
+        samples = self._counted([layer.name]).get(layer.name, 0)
+        with _full_precision(attached.device):
+            self._assign(attached.sources[self.source[layer.name]], [Asked(layer, seen, samples)])
+        self._count(layer)
+        attached.optimizer.step()
+        layer.assign(None)
+
+
+def _full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """No autocast inside: predictions are small sums of small numbers, whatever the user's forward runs in."""
+    enabled = torch.is_autocast_enabled(device.type)
+    return torch.autocast(device.type, enabled=False) if enabled else nullcontext()
+
+
+def _squares(truths: Mapping[str, Rows]) -> dict[str, tuple[float, ...]]:
+    """Sum of squares of every block, fetched from the device at once; NaN and overflow come out as infinity."""
+    norms = torch.stack(torch._foreach_norm([block for rows in truths.values() for block in rows.blocks()]))
+    values = iter(norms.square().nan_to_num(nan=torch.inf, posinf=torch.inf).tolist())
+    return {name: tuple(next(values) for _ in rows.blocks()) for name, rows in truths.items()}
