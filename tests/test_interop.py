@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 from torch.optim import Optimizer
 
 from adagp import AdaGP, Phase, Plan, schedules
@@ -186,6 +187,22 @@ def test_a_compiled_model_takes_batches_of_any_size() -> None:
         runs.append(model)
     for a, b in zip(runs[0].parameters(), runs[1].parameters(), strict=True):
         assert torch.allclose(a, b, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_model_is_compiled_once_for_each_phase_whatever_is_studied() -> None:
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(6)))
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1))
+    counter = CompileCounter()
+    forward = torch.compile(model, backend=counter)
+    x = torch.randn(8, 4)
+    found = []
+    for _ in range(12):
+        gp.step(lambda: forward(x).square().mean())
+        found.append(counter.frame_count)
+    assert found[-1] <= 3, "the first BP batch, the others, and GP"
+    assert found[-1] == found[3]
+    assert len(gp.quality()) == 6
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -52,6 +52,8 @@ class Attachment:
         self.step_index = 0
         self.force_backprop = False
         self.open_batch: Batch | None = None
+        self.is_compiled = False
+        """Whether the forward was seen to be compiled: hooks must then do the same in every batch of a phase."""
         self.counts: Counter[str] = Counter()
         self.batches: Counter[str] = Counter()  # of each phase
         self.bytes: Counter[str] = Counter()

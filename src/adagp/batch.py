@@ -67,19 +67,20 @@ class Batch:
         self.step_index = attached.step_index
         self.plan = attached.next_plan()
         self.source = attached.resolve(self.plan)
+        self._studied = () if attached.predictor is None else attached.predictor.studied()
         self._duties = self._hook_duties()
 
     def _hook_duties(self) -> dict[str, "_Duty"]:
         """What the hook of each covered layer does, settled before the forward: inside it every step is felt."""
         attached = self._attached
-        studied = () if attached.predictor is None else attached.predictor.studied()
         duties = {}
         for name, chosen in self.source.items():
             source = attached.sources[chosen]
-            watched = attached.predictor is not None and (
-                source.needs_output or (source.needs_graph and name in studied)
-            )
             predictable = attached.predictor is not None and source.needs_graph
+            # Each other choice of layers would be compiled anew.
+            watched = (attached.predictor is not None and source.needs_output) or (
+                predictable and (attached.is_compiled or name in self._studied)
+            )
             wants_tensor = watched or predictable or source.needs_error or source.needs_forward
             duties[name] = _Duty(source, watched, wants_tensor)
         return duties
@@ -363,7 +364,12 @@ class Batch:
             source.learn({name: truths[name] for name in sound})
         if attached.predictor is None:
             return {}
-        lessons = [Lesson(attached.by_name[name], seen.get(name), truths[name], squares[name]) for name in sound]
+        lessons = [
+            Lesson(
+                attached.by_name[name], seen.get(name) if name in self._studied else None, truths[name], squares[name]
+            )
+            for name in sound
+        ]
         if not lessons:
             return {}
         with torch.enable_grad():

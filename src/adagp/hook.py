@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from adagp.attachment import Attachment
@@ -17,6 +18,8 @@ class Hook:
 
     def __call__(self, module: nn.Module, inputs: Any, named: dict[str, Any], output: Any) -> Tensor | None:
         """Show the output to the open batch; what is returned takes its place."""
+        if torch.compiler.is_compiling():
+            self._attached.is_compiled = True
         if self._attached.open_batch is not None and module is self._layer.module:
             return self._attached.open_batch.see(self._layer, inputs[0] if inputs else named.get("input"), output)
         return None
