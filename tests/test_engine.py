@@ -312,6 +312,8 @@ def test_the_state_of_another_model_is_refused_by_name() -> None:
         gp.load_state_dict(AdaGP(last, sgd(last), schedules.fixed(1, 1)).state_dict())
     with pytest.raises(ValueError, match="no AdaGP state"):
         gp.load_state_dict({"weights": 1})
+    with pytest.raises(ValueError, match="has format 1, this version reads 2"):
+        gp.load_state_dict(gp.state_dict() | {"format": 1})
     for other_gp, part in (
         (
             AdaGP(model, sgd(model), schedules.fixed(1, 1), "paper"),
@@ -766,3 +768,44 @@ def test_an_error_in_the_forward_leaves_everything_as_it_was() -> None:
     assert gp.step_index == 0
     run(gp, model, batches(1))
     assert gp.step_index == 1
+
+
+def test_a_loss_that_reaches_a_weight_but_not_its_bias_trains() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    gp = AdaGP(model, sgd(model), schedules.always_backprop())
+    x = torch.randn(8, 3, requires_grad=True)
+
+    def slope() -> Tensor:
+        (found,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        return found.square().mean()
+
+    with gp.batch() as batch:
+        batch.backward(slope())
+    assert model[0].bias.grad is None
+    assert gp.quality().keys() == {"0", "1"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_a_large_prediction_is_not_taken_for_an_infinite_one(dtype: torch.dtype) -> None:
+    large = 6e4 if dtype == torch.float16 else 3e19
+
+    class Large(PaperPredictor):
+        def predict(self, asked: Sequence[tuple[Layer, Seen]]) -> Iterator[Rows | None]:
+            for layer, _ in asked:
+                yield Rows(torch.full((layer.out, layer.fan_in), self.value), None)
+
+        value = large
+
+    model = nn.Sequential(nn.Linear(3, 4)).to(dtype)
+    predictor = Large()
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), predictor)
+    for value, failed in ((large, False), (float("nan"), True), (float("inf"), True)):
+        predictor.value = value
+        with gp.batch() as batch:
+            batch.backward(model(torch.ones(2, 3, dtype=dtype)).mean())
+        assert batch.plan.phase.value == "GP"
+        assert batch.failed == failed
+        gp.optimizer.zero_grad()
+        with gp.batch() as batch:
+            batch.backward(model(torch.ones(2, 3, dtype=dtype)).mean())
+        gp.optimizer.zero_grad()

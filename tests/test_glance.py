@@ -1,17 +1,18 @@
 """Glances against the mean written out, in every memory layout, and how much memory they may take."""
 
+from collections.abc import Callable, Sequence
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from adagp import AdaGP, layers, schedules
-from adagp.batch import Batch
+from adagp import AdaGP, schedules
 from adagp.coverage import find_layers
 from adagp.layers import Layer, LayerKind
-from adagp.predictor import PaperPredictor
-from adagp.predictor.glance import Reading, maps_of
+from adagp.predictor import Glance, PaperPredictor, Reading, Seen
+from adagp.predictor.glance import maps_of
 from tests.nets import look, sgd
 
 KINDS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -108,7 +109,10 @@ class Gate(nn.Module):
 
 
 class GateKind(LayerKind):
-    """Does more than rearrange: it is called each time."""
+    """Rows of one weight each; how it reorganises is set by the test."""
+
+    def __init__(self, change: Callable[[nn.Module, Tensor], Tensor], batched: bool = True) -> None:
+        self._change, self._batched = change, batched
 
     def rows(self, module: nn.Module, weight_like: Tensor) -> Tensor:
         return weight_like[:, None]
@@ -117,18 +121,90 @@ class GateKind(LayerKind):
         return rows[:, 0]
 
     def reorganise(self, module: nn.Module, output: Tensor) -> Tensor:
-        return output.mean(0).abs()[:, None, None, None]
+        return self._change(module, output)
+
+    def has_batch(self, module: nn.Module, output: Tensor) -> bool:
+        return self._batched
 
 
-def test_a_kind_that_computes_is_asked_each_time() -> None:
-    layers.register(Gate)(GateKind)
-    try:
-        module = Gate()
-        output = torch.randn(6, 4)
-        seen = look(PaperPredictor(), layer_of(module), output).output
-    finally:
-        layers.unregister(Gate)
-    assert torch.allclose(seen, output.mean(0).abs()[:, None].expand(4, 16))
+def gate(change: Callable[[nn.Module, Tensor], Tensor], batched: bool = True) -> Layer:
+    module = Gate()
+    return Layer("gate", module, GateKind(change, batched), module.weight, None, 4, 1)
+
+
+CHANGES: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    "computes": lambda module, output: output.mean(0).abs()[:, None, None, None],
+    "multiplies": lambda module, output: (output.mean(0) * module.weight)[:, None, None, None],
+    "writes": lambda module, output: output[0].relu_()[:, None, None, None],
+    "is a view": lambda module, output: output[0][:, None, None, None],
+    "flips": lambda module, output: output.mean(0).flip(0)[:, None, None, None],
+    "repeats": lambda module, output: output[0, :1].expand(4)[:, None, None, None],
+    "has an offset": lambda module, output: output[0, 1:2].expand(4)[:, None, None, None],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", list(CHANGES))
+def test_a_kind_may_do_what_it_likes_with_the_mean(name: str, dtype: torch.dtype) -> None:
+    layer, predictor = gate(CHANGES[name]), PaperPredictor()
+    layer.module.to(dtype)
+    for _ in range(2):  # asked anew for each output
+        output = torch.randn(6, 4).to(dtype)
+        mean = output.mean(0, keepdim=True)
+        expected = CHANGES[name](layer.module, mean.clone()).detach().float().reshape(4, 1).expand(4, 16)
+        seen = look(predictor, layer, output).output
+        assert seen.dtype == torch.float32
+        assert torch.allclose(seen, expected, atol=1e-6 if dtype.itemsize > 2 else 2e-2)
+
+
+def test_an_output_without_a_batch_is_not_copied() -> None:
+    layer = gate(lambda module, output: output.mean(1).t()[:, None, None, :], batched=False)
+    output = torch.randn(5, 3, 4)  # time first
+    glance = PaperPredictor().glance(layer, output)
+    assert glance.total.data_ptr() == output.data_ptr()
+    assert not glance.is_copy
+    seen = look(PaperPredictor(grid=1), layer, output).output
+    assert torch.allclose(seen, output.mean((0, 1))[:, None], atol=1e-6)
+
+
+def test_a_single_sample_is_seen_before_an_activation_can_overwrite_it() -> None:
+    seen = []
+    for inplace in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(2, 4, 3), nn.ReLU(inplace=inplace), nn.Conv2d(4, 4, 3), nn.ReLU(inplace=inplace)
+        )
+        gp = AdaGP(model, sgd(model), schedules.always_backprop(), "paper")
+        with gp.batch() as batch:
+            batch.backward(model(torch.randn(1, 2, 9, 9)).mean())
+        seen.append(batch._seen["2"][0].output)
+    assert torch.equal(*seen)
+
+
+def test_readings_of_many_forms_are_kept_but_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adagp.predictor.network._MOST_READINGS", 3)
+    module = nn.Linear(3, 4)
+    layer, predictor = layer_of(module), PaperPredictor()
+    for length in (1, 2, 1, 2, 3, 4, 5, 1):
+        output = torch.randn(6, length, 4)
+        expected = nn.functional.adaptive_avg_pool2d(output.mean(0).t()[None, :, None], 4)[0].flatten(1)
+        assert torch.allclose(look(predictor, layer, output).output, expected, atol=1e-6)
+        assert len(predictor._readings) <= 3
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_a_transformation_of_torch_func_may_run_the_model() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), "paper")
+    x = torch.randn(6, 3)
+
+    def penalised() -> Tensor:
+        _, slope = torch.func.jvp(model, (x,), (torch.ones_like(x),))
+        return model(x).square().mean() + slope.square().mean()
+
+    for _ in range(4):
+        gp.step(penalised)
+    assert gp.counts()["predicted"] == 4
 
 
 def test_half_precision_is_summed_in_full() -> None:
@@ -137,19 +213,21 @@ def test_half_precision_is_summed_in_full() -> None:
     assert torch.isfinite(look(PaperPredictor(), layer_of(module), output).output).all()
 
 
-def test_glances_never_take_more_than_a_share_of_the_largest_output(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [64, 24])
+def test_glances_never_take_more_than_a_share_of_the_largest_output(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(*(nn.Conv2d(4, 4, 3, padding=1) for _ in range(40)))
     gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), "paper")
-    kept: list[int] = []
-    record = Batch._watch
+    seen: list[list[int]] = []
+    see = PaperPredictor.see
 
-    def watch(self: Batch, layer: Layer, output: Tensor) -> None:
-        record(self, layer, output)
-        kept.append(sum(glance.total.nbytes for _, glance in self._glances))
+    def watched(self: PaperPredictor, glances: Sequence[tuple[Layer, Glance]]) -> list[Seen]:
+        seen.append([glance.nbytes for _, glance in glances])
+        return see(self, glances)
 
-    monkeypatch.setattr(Batch, "_watch", watch)
-    x = torch.randn(64, 4, 8, 8)
+    monkeypatch.setattr(PaperPredictor, "see", watched)
+    x = torch.randn(size, 4, 8, 8)
     for _ in range(2):
         gp.step(lambda: model(x).square().mean())
-    assert len(kept) == 80
-    assert 0 < max(kept) <= x.nbytes / 16
+    assert sum(map(len, seen)) == 80
+    assert max(map(sum, seen)) <= x.nbytes / 16
+    assert len(seen) == 2 * -(-40 // (size // 16)), "as many at once as that allows"

@@ -206,6 +206,19 @@ def test_a_compiled_model_is_compiled_once_for_each_phase_whatever_is_studied() 
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_compiling_a_copy_changes_nothing_for_the_model() -> None:
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(6)))
+    gp = AdaGP(model, sgd(model), schedules.always_backprop())
+    x = torch.randn(8, 4)
+    for _ in range(2):
+        with gp.batch() as batch:
+            torch.compile(copy.deepcopy(model), backend="eager")(x)
+            batch.backward(model(x).square().mean())
+        gp.optimizer.zero_grad()
+        assert len(batch._seen) == len(batch._studied) < 6
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_model_compiled_before_attaching_is_refused() -> None:
     model = torch.compile(build(), backend="eager")
     with pytest.raises(ValueError, match="already compiled: attach AdaGP to the plain module first"):

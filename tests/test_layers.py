@@ -57,10 +57,10 @@ def test_assigning_the_rows_of_a_gradient_restores_it_exactly(case: tuple[nn.Mod
     before = [parameter.grad.clone() for parameter in module.parameters() if parameter.grad is not None]
     layer = only_layer(module)
     layer.assign(layer.gradient())
-    after = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
-    for a, b in zip(before, after, strict=True):
-        assert torch.equal(a, b)
-        assert a.stride() == b.stride()
+    for parameter, expected in zip(module.parameters(), before, strict=True):
+        assert parameter.grad is not None
+        assert torch.equal(parameter.grad, expected)
+        assert parameter.grad.stride() == parameter.stride()
 
 
 @settings(max_examples=40, deadline=None)
@@ -96,16 +96,44 @@ def test_channels_last_weight_keeps_its_layout_in_the_gradient() -> None:
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_neither_layout_is_copied_on_its_way_to_rows_and_back(layout: torch.memory_format) -> None:
-    module = nn.Conv2d(4, 6, 3).to(memory_format=layout)
+@pytest.mark.parametrize(("inputs", "groups", "kernel"), [(4, 1, 3), (4, 1, 1), (6, 6, 3), (1, 1, 3)])
+def test_neither_layout_is_copied_on_its_way_to_rows_and_back(
+    layout: torch.memory_format, inputs: int, groups: int, kernel: int
+) -> None:
+    module = nn.Conv2d(inputs, 6, kernel, groups=groups).to(memory_format=layout)
     layer = only_layer(module)
-    module.weight.grad = torch.randn(6, 4, 3, 3).to(memory_format=layout)
+    module.weight.grad = torch.randn(module.weight.shape).to(memory_format=layout)
     rows = layer.gradient()
     assert rows is not None
     assert rows.weight.data_ptr() == module.weight.grad.data_ptr()
-    made = torch.randn(6, 36)
+    made = torch.randn(6, layer.fan_in)
     layer.assign(Rows(made, None))
     assert module.weight.grad.data_ptr() == made.data_ptr()
+    assert module.weight.grad.stride() == module.weight.stride()
+
+
+def test_a_kind_derived_from_convolution_is_kept_for_channels_last_weights() -> None:
+    class Own(layers.Convolution):
+        pass
+
+    class Mine(nn.Conv2d):
+        pass
+
+    layers.register(Mine)(Own)
+    try:
+        assert isinstance(only_layer(Mine(4, 6, 3).to(memory_format=torch.channels_last)).kind, Own)
+    finally:
+        layers.unregister(Mine)
+
+
+def test_a_bias_that_backward_does_not_reach_has_gradient_zero() -> None:
+    module = nn.Linear(3, 4)
+    layer = only_layer(module)
+    module.weight.square().sum().backward()
+    rows = layer.gradient()
+    assert rows is not None
+    assert rows.bias is not None
+    assert torch.equal(rows.bias, torch.zeros(4, 1))
 
 
 @pytest.mark.parametrize("shape", [(7,), (4, 7), (4, 3, 7), (2, 3, 5, 7)])

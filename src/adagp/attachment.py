@@ -29,7 +29,7 @@ _FORMAT = 2
 
 
 class Attachment:
-    """The inside of an `AdaGP`, open to its batches and to nobody else."""
+    """The inside of an `AdaGP`, open to its batches and pipelines and to nobody else."""
 
     def __init__(
         self,
@@ -185,8 +185,13 @@ class Attachment:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave; ValueError says in what the saved model or set-up differs from this one."""
-        if state.get("format") != _FORMAT:
-            raise ValueError(f"this is no AdaGP state of format {_FORMAT}: its keys are {sorted(map(str, state))[:8]}")
+        if "format" not in state:
+            raise ValueError(f"this is no AdaGP state: its keys are {sorted(map(str, state))[:8]}")
+        if state["format"] != _FORMAT:
+            raise ValueError(
+                f"the AdaGP state has format {state['format']}, this version reads {_FORMAT}: load it with the version "
+                "that wrote it"
+            )
         mine = self._signature
         saved = {name: list(shape) for name, shape in state["layers"].items()}
         if mine != saved:

@@ -231,9 +231,10 @@ class Batch:
         attached = self._attached
         self._look()  # a loop without `backward` in GP has not said that its forward is over
         self._agree_on_events()
-        means = [Seen.mean(parts) for parts in self._seen.values()]
-        outputs = attached.ranks.average([mean.output for mean in means])
-        return {name: Seen(output) for name, output in zip(self._seen, outputs, strict=True)}
+        # One rank may be compiled and look at more layers than another.
+        names = [name for name in self._seen if name in self._studied or self._duties[name].source.needs_output]
+        outputs = attached.ranks.average([Seen.mean(self._seen[name]).output for name in names])
+        return {name: Seen(output) for name, output in zip(names, outputs, strict=True)}
 
     def _agree_on_events(self) -> None:
         """In one message: whether the batch failed anywhere, and that no layer ran on some ranks only.
@@ -336,11 +337,14 @@ class Batch:
         given = [(layer, part.grad) for layer in layers for part in layer.parameters() if part.grad is not None]
         if not given:
             return
-        # A norm is finite only if all entries are; that of half precision would overflow by itself.
-        norms = torch._foreach_norm([grad if grad.dtype.itemsize > 2 else grad.float() for _, grad in given])
-        sizes = torch.stack(norms).tolist()
-        if not all(map(isfinite, sizes)):
-            name = next(layer.name for (layer, _), size in zip(given, sizes, strict=True) if not isfinite(size))
+        # A norm that is finite says so of all entries; one that is not may only have overflowed.
+        suspects = [
+            (layer, grad)
+            for (layer, grad), norm in zip(given, _norms([grad for _, grad in given]), strict=True)
+            if not isfinite(norm)
+        ]
+        name = next((layer.name for layer, grad in suspects if not bool(grad.isfinite().all())), None)
+        if name is not None:
             logger.warning("step %d: the prediction for layer %r is not finite", self.step_index, name)
             self.failed = True
             for layer in layers:
@@ -364,12 +368,7 @@ class Batch:
             source.learn({name: truths[name] for name in sound})
         if attached.predictor is None:
             return {}
-        lessons = [
-            Lesson(
-                attached.by_name[name], seen.get(name) if name in self._studied else None, truths[name], squares[name]
-            )
-            for name in sound
-        ]
+        lessons = [Lesson(attached.by_name[name], seen.get(name), truths[name], squares[name]) for name in sound]
         if not lessons:
             return {}
         with torch.enable_grad():
@@ -431,13 +430,16 @@ class Batch:
         attached = self._attached
         assert attached.predictor is not None
         glance = attached.timed(partial(attached.predictor.glance, layer, output))
-        self._glances.append((layer, glance))
-        if attached.immediate or torch.compiler.is_compiling():  # a compiler arranges the work itself
+        if torch.compiler.is_compiling():  # it arranges the work itself
+            self._glances.append((layer, glance))
             self._look()
             return
-        self._glanced_bytes += glance.total.nbytes
         self._largest_output = max(self._largest_output, output.nbytes)
-        if self._glanced_bytes > self._largest_output * _GLANCES_SHARE:
+        if self._glanced_bytes + glance.nbytes > self._largest_output * _GLANCES_SHARE:
+            self._look()
+        self._glances.append((layer, glance))
+        self._glanced_bytes += glance.nbytes
+        if attached.immediate or not glance.is_copy or self._glanced_bytes > self._largest_output * _GLANCES_SHARE:
             self._look()
 
     def _look(self) -> None:
@@ -470,6 +472,18 @@ def _full_precision(device: torch.device) -> AbstractContextManager[object]:
     """No autocast inside: predictions are small sums of small numbers, whatever the user's forward runs in."""
     enabled = torch.is_autocast_enabled(device.type)
     return torch.autocast(device.type, enabled=False) if enabled else nullcontext()
+
+
+def _norms(grads: Sequence[Tensor]) -> list[float]:
+    """Euclidean norms, fetched from the device at once; those of half precision are taken in single."""
+    types = {grad.dtype for grad in grads}
+    found: dict[int, Tensor] = {}
+    for dtype in types:
+        places = [place for place, grad in enumerate(grads) if grad.dtype == dtype]
+        wide = torch.promote_types(dtype, torch.float32)
+        found |= zip(places, torch._foreach_norm([grads[place] for place in places], 2, dtype=wide), strict=True)
+    norms: list[float] = torch.stack([found[place] for place in range(len(grads))]).tolist()
+    return norms
 
 
 def _squares(truths: Mapping[str, Rows]) -> dict[str, tuple[float, ...]]:

@@ -61,7 +61,7 @@ class AdaGP:
         if hasattr(model, "_orig_mod"):
             raise ValueError("model is already compiled: attach AdaGP to the plain module first, then torch.compile it")
         refuse_sharded(model)
-        self.model, self.optimizer = model, optimizer
+        self.model = model
         self._attached = Attachment(
             model,
             optimizer,
@@ -81,6 +81,11 @@ class AdaGP:
         ]
         if self._attached.predictor is not None and "predicted" not in self.schedule.sources:
             logger.info("no plan asks for predictions: the predictor only watches; predictor=None saves its cost")
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """What steps the model's parameters."""
+        return self._attached.optimizer
 
     @property
     def schedule(self) -> Schedule:

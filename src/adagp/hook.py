@@ -18,9 +18,9 @@ class Hook:
 
     def __call__(self, module: nn.Module, inputs: Any, named: dict[str, Any], output: Any) -> Tensor | None:
         """Show the output to the open batch; what is returned takes its place."""
-        if torch.compiler.is_compiling():
-            self._attached.is_compiled = True
         if self._attached.open_batch is not None and module is self._layer.module:
+            if torch.compiler.is_compiling():
+                self._attached.is_compiled = True
             return self._attached.open_batch.see(self._layer, inputs[0] if inputs else named.get("input"), output)
         return None
 

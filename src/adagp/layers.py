@@ -105,7 +105,8 @@ class Convolution(_Spatial):
 
     def suited(self, weight: Tensor) -> LayerKind:
         """Channels-last weights have their input channels last in each row too."""
-        return self if weight.is_contiguous() or weight.dim() < 4 else ChannelsLastConvolution()
+        is_own = type(self) is not Convolution  # a user's kind has its reasons
+        return self if is_own or weight.is_contiguous() or weight.dim() < 4 else ChannelsLastConvolution()
 
 
 class ChannelsLastConvolution(Convolution):
@@ -177,10 +178,16 @@ class Layer:
         return [self.weight] if self.bias is None else [self.weight, self.bias]
 
     def gradient(self) -> Rows | None:
-        """The gradient now in `.grad` as float32 rows, or None where backward did not reach the weight."""
+        """The gradient now in `.grad` as float32 rows, or None where backward did not reach the weight.
+
+        A bias that backward did not reach, as in the penalty of a gradient, has the gradient 0.
+        """
         if self.weight.grad is None:
             return None
-        bias = None if self.bias is None or self.bias.grad is None else self.bias.grad.float().reshape(-1, 1)
+        bias = None
+        if self.bias is not None:
+            reached = torch.zeros_like(self.bias) if self.bias.grad is None else self.bias.grad
+            bias = reached.detach().float().reshape(-1, 1)
         return Rows(self.kind.rows(self.module, self.weight.grad).float(), bias)
 
     def assign(self, rows: Rows | None) -> None:
@@ -215,6 +222,8 @@ class Layer:
 
 
 def _like(parameter: nn.Parameter, gradient: Tensor) -> Tensor:
-    if gradient.dtype == parameter.dtype and gradient.stride() == parameter.stride():
-        return gradient
+    if gradient.dtype == parameter.dtype and gradient.shape == parameter.shape:
+        steps = zip(gradient.stride(), parameter.stride(), parameter.shape, strict=True)
+        if all(mine == like for mine, like, size in steps if size > 1):
+            return gradient.as_strided(parameter.shape, parameter.stride())  # optimizers compare all strides
     return torch.empty_like(parameter, requires_grad=False).copy_(gradient)

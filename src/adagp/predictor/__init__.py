@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from adagp.predictor.glance import Glance
+from adagp.predictor.glance import Glance, Reading
 from adagp.predictor.interface import Lesson, Predictor, Seen
 from adagp.predictor.network import PaperPredictor
 from adagp.predictor.trusted import TrustedPredictor
 
-__all__ = ["Glance", "Lesson", "PaperPredictor", "Predictor", "Seen", "TrustedPredictor", "build", "names"]
+__all__ = ["Glance", "Lesson", "PaperPredictor", "Predictor", "Reading", "Seen", "TrustedPredictor", "build", "names"]
 
 _PREDICTORS: dict[str, Callable[[], Predictor]] = {
     "trusted": TrustedPredictor,

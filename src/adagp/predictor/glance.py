@@ -28,11 +28,24 @@ class Glance:
     """The sum over some samples of an output, flat, in the order of its memory."""
 
     total: Tensor
+    """Of one sample, or of an output without a batch, it may be the output itself: see that at once."""
     reading: "Reading"
 
+    @property
+    def nbytes(self) -> int:
+        """The memory it takes."""
+        return self.total.nbytes
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the output may change, or go, without changing this."""
+        return self.reading.rows[0] != 1
+
     def mean(self) -> Tensor:
-        """The mean over these samples, as the output of a batch of one."""
-        return (self.total / self.reading.rows[0]).as_strided(*self.reading.single)
+        """The mean over these samples, as the output of a batch of one and in its type."""
+        samples = self.reading.rows[0]
+        mean = self.total if samples == 1 else self.total / samples
+        return mean.to(self.reading.dtype).as_strided(*self.reading.single)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +58,7 @@ class Reading:
     """Samples are evenly spread: each is so many after the last."""
     steps: tuple[int, int] | None
     """How far apart samples, and a sample's entries, lie in memory; None where a sample is not one block of it."""
+    dtype: torch.dtype
     single: Form
     """Of the output of a batch of one, in the order of the sum."""
     maps: Form | None
@@ -68,8 +82,9 @@ class Reading:
             rows=(-(-count // every), prod(shape)),
             every=every,
             steps=(every * step, 1) if is_block else None,
+            dtype=output.dtype,
             single=single,
-            maps=_maps(layer, single) if eager else None,
+            maps=_maps(layer, output, single) if eager else None,
         )
 
     def glance(self, output: Tensor) -> Glance:
@@ -80,6 +95,8 @@ class Reading:
             samples = output.as_strided(self.rows, self.steps)
         else:
             samples = output[:: self.every].reshape(self.rows)
+        if self.rows[0] == 1:
+            return Glance(samples[0].float().contiguous(), self)
         return Glance(samples.sum(0, dtype=torch.float32), self)
 
 
@@ -94,18 +111,25 @@ def maps_of(glances: Sequence[tuple[Layer, Glance]]) -> list[tuple[list[int], Te
         layer, first = glances[places[0]]
         (samples, entries), maps = first.reading.rows, first.reading.maps
         if maps is None:
-            found.append((places, layer.reorganise(first.mean()).transpose(0, 1)))
-        else:
-            means = torch.stack([glances[place][1].total for place in places]).div_(samples)
-            found.append((places, means.as_strided((len(places), *maps.shape), (entries, *maps.strides))))
+            found.append((places, layer.reorganise(first.mean()).transpose(0, 1).float()))
+            continue
+        totals = [glances[place][1].total for place in places]
+        sums = torch.stack(totals) if len(totals) > 1 else totals[0][None]
+        means = sums if samples == 1 else sums / samples
+        found.append((places, means.as_strided((len(places), *maps.shape), (entries, *maps.strides))))
     return found
 
 
-def _maps(layer: Layer, single: Form) -> Form | None:
+def _maps(layer: Layer, output: Tensor, single: Form) -> Form | None:
     """The form in which a layer kind reorganises a batch of one, if that is another view of the same memory."""
-    output = torch.empty(prod(single.shape)).as_strided(*single)
-    maps = layer.reorganise(output)
-    if maps.untyped_storage().data_ptr() != output.untyped_storage().data_ptr() or maps.storage_offset():
+    with torch.no_grad():
+        probe = output.new_empty(prod(single.shape)).as_strided(*single)
+        maps = layer.reorganise(probe)
+    try:
+        is_view = maps.untyped_storage().data_ptr() == probe.untyped_storage().data_ptr()
+    except RuntimeError:  # inside a transformation of torch.func there is no memory to compare
+        return None
+    if not is_view or maps.storage_offset() or probe._version:
         return None
     (out, _, *places), (step, _, *steps) = maps.shape, maps.stride()
     return Form((out, *places), (step, *steps))

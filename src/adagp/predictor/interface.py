@@ -54,6 +54,7 @@ class Predictor(Protocol):
     def glance(self, layer: Layer, output: Tensor) -> Glance:
         """Take from an output what must not be lost; called inside the forward hook, where every operation is felt.
 
+        `Reading.of(layer, output).glance(output)` makes one; readings are worth keeping while outputs are alike.
         Autograd and autocast are as the user's forward has them: detach, and make no product of low precision.
         """
 

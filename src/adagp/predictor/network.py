@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from adagp.layers import Layer
-from adagp.predictor.glance import Form, Glance, Reading, maps_of
+from adagp.predictor.glance import Glance, Reading, maps_of
 from adagp.predictor.grid_convolution import GridConvolution
 from adagp.predictor.interface import Lesson, Seen
 from adagp.quality import Agreement, mean_absolute_percentage_errors
@@ -27,6 +27,7 @@ from adagp.rows import Rows
 _MANY_POSITIONS = 256
 _MAPE_ROWS = 8
 _MAPE_EVERY = 8
+_MOST_READINGS = 4096  # sentences come in many lengths
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,7 @@ class PaperPredictor:
         self._mean_squares: dict[str, list[float]] = {}
         self._mapes: dict[str, float] = {}
         self._lessons: dict[str, int] = {}
-        # Outputs keep their shape from batch to batch; how to read the last one is remembered with its form.
-        self._readings: dict[str, tuple[Form, Reading]] = {}
+        self._readings: dict[tuple[str, torch.Size, tuple[int, ...], torch.dtype], Reading] = {}
 
     def attach(self, layers: Sequence[Layer]) -> None:
         """Size the last layer by the largest `fan_in`, with unit 0 for biases."""
@@ -143,12 +143,13 @@ class PaperPredictor:
         """Sum some samples of the output, or all."""
         if torch.compiler.is_compiling():
             return Reading.of(layer, output, self._most_samples(layer, output)).glance(output)
-        form = Form(output.shape, output.stride())
-        known = self._readings.get(layer.name)
-        if known is None or known[0] != form:
-            known = (form, Reading.of(layer, output, self._most_samples(layer, output)))
-            self._readings[layer.name] = known
-        return known[1].glance(output)
+        form = (layer.name, output.shape, output.stride(), output.dtype)
+        reading = self._readings.get(form)
+        if reading is None:
+            if len(self._readings) >= _MOST_READINGS:
+                self._readings.clear()
+            reading = self._readings[form] = Reading.of(layer, output, self._most_samples(layer, output))
+        return reading.glance(output)
 
     def see(self, glances: Sequence[tuple[Layer, Glance]]) -> list[Seen]:
         """Pool the reorganised means to the grid."""
