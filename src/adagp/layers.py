@@ -30,7 +30,8 @@ class LayerKind(ABC):
     def reorganise(self, module: nn.Module, output: Tensor) -> Tensor:
         """Average the output over the batch and return it as `(out, 1, height, width)`.
 
-        Predictors of this package average first, and then give it the mean as a batch of one.
+        Predictors of this package average first, and then give it the mean as a batch of one. It must not write into
+        what it is given.
         """
 
     def has_batch(self, module: nn.Module, output: Tensor) -> bool:

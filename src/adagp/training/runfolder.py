@@ -19,6 +19,7 @@ from adagp.training.environment import cpu_threads, describe
 from adagp.training.errors import CheckpointError, RunFolderError
 from adagp.training.files import write_bytes, write_json
 from adagp.training.interrupt import Interrupt
+from adagp.training.lock import FolderLock, lock
 from adagp.training.loop import Run
 from adagp.training.observers import Observer
 from adagp.training.recipe import Recipe
@@ -32,6 +33,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         """`path` may not exist yet."""
         self.path = path
+        self._lock: FolderLock | None = None
 
     @property
     def checkpoint_path(self) -> Path:
@@ -39,14 +41,16 @@ class RunFolder:
         return self.path / "checkpoint.pt"
 
     def prepare(self, run: Run, *, resume: bool) -> None:
-        """Make the folder for a new run, or check that it holds this one.
+        """Make the folder for a new run, or check that it holds this one; no other process may then use it.
 
         Raises:
-            RunFolderError: When the folder is in use and `resume` is not set, or holds another recipe.
+            RunFolderError: When the folder holds a run and `resume` is not set, or holds another recipe, or is in use.
         """
         run.team.lead(lambda: self._prepare(run, resume=resume))
 
     def _prepare(self, run: Run, *, resume: bool) -> None:
+        make_folder(self.path)
+        self._lock = lock(self.path)
         if self.holds_run():
             if not resume:
                 raise RunFolderError(
@@ -61,7 +65,6 @@ class RunFolder:
                 )
             run.task.keep(self.path)
             return
-        make_folder(self.path)
         write_file(self.path / "environment.json", describe(run.device, run.recipe.threads))
         run.task.keep(self.path)
         write_file(self.path / "recipe.json", run.recipe.to_dict())
