@@ -230,7 +230,9 @@ def test_a_disk_that_fills_up_loses_nothing(tmp_path: Path) -> None:
     folder.prepare(run, resume=False)
     run.step()
     folder.save(run)
-    before = folder.checkpoint_path.read_bytes()
+    checkpoint = folder.checkpoint_path
+    before = checkpoint.read_bytes()
+    del folder  # and its lock: the run goes on in another process
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, len(before) // 2))
@@ -240,8 +242,8 @@ def test_a_disk_that_fills_up_loses_nothing(tmp_path: Path) -> None:
     assert full.returncode == 1
     assert re.search(r"cannot be saved: File too large; the previous checkpoint is untouched", errors), errors
     assert "Traceback" not in errors
-    assert folder.checkpoint_path.read_bytes() == before
-    assert call("train", "--out", str(folder.path), "--resume").exit_code == 0
+    assert checkpoint.read_bytes() == before
+    assert call("train", "--out", str(checkpoint.parent), "--resume").exit_code == 0
 
 
 def test_schedule_and_data_as_json() -> None:

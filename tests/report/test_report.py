@@ -116,6 +116,13 @@ def test_picture_has_something_in_every_panel(seeds: int, layers: int) -> None:
             assert len(colours) > 20
 
 
+def test_a_long_title_stays_inside_the_picture() -> None:
+    long = dataclasses.replace(comparison(), protocol="as many batches as fit into the time of another method " * 4)
+    picture = Image.open(io.BytesIO(overview_png(long, dpi=60))).convert("L")
+    for edge in ((0, 0, 4, 24), (716, 0, 720, 24)):
+        assert picture.crop(edge).getextrema() == (255, 255)
+
+
 class Checker(HTMLParser):
     """Every element closed in order, nothing fetched from elsewhere."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from statistics import fmean
+from textwrap import fill
 from typing import Any
 
 import matplotlib
@@ -31,6 +32,7 @@ METHOD_STYLES = {
     "prefix-zero": ("#E69F00", "-."),
     "table": ("#56B4E9", "-."),
 }
+_TITLE_CHARACTERS = 110  # in a line, at this size and width
 _BATCH_COLOURS = {"BP": "#0072B2", "MIXED": "#009E73", "GP": "#E69F00"}
 
 
@@ -39,7 +41,8 @@ def overview_png(comparison: Comparison, dpi: int = 130) -> bytes:
     figure = Figure(figsize=(12, 8), layout="constrained")
     panels = figure.subplots(2, 2)
     recipe = comparison.recipe
-    figure.suptitle(f"{recipe['model']} on {recipe['data']}, lr {recipe['lr']:g}: {comparison.protocol}", fontsize=12)
+    title = f"{recipe['model']} on {recipe['data']}, lr {recipe['lr']:g}: {comparison.protocol}"
+    figure.suptitle(fill(title, _TITLE_CHARACTERS), fontsize=12)
     _scores(panels[0][0], comparison, lambda seed: seed.epochs, "epochs")
     _scores(panels[0][1], comparison, lambda seed: seed.seconds, "training seconds")
     _cosines(panels[1][0], comparison)

@@ -5,6 +5,7 @@ workers that load data.
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from weakref import WeakValueDictionary, finalize
 
@@ -38,15 +39,16 @@ class FolderLock:
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
-            owner = os.read(self._file, 40).decode().strip()
+            owner = os.read(self._file, 40).decode().strip() or "unnamed"
             raise RunFolderError(
                 f"folder '{folder}' is in use by another process ({owner}): wait until that has ended, or choose "
                 "another --out"
             ) from None
         except OSError:
             return  # a file system without locks
-        os.truncate(self._file, 0)
-        os.write(self._file, f"pid {os.getpid()}\n".encode())
+        with suppress(OSError):  # on a full disk the owner stays unnamed
+            os.truncate(self._file, 0)
+            os.write(self._file, f"pid {os.getpid()}\n".encode())
 
 
 def lock(folder: Path) -> FolderLock | None:
