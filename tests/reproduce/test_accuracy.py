@@ -189,7 +189,7 @@ SHORT = {
         *("--set", "batch_size=4", "--set", "train_limit=8", "--set", "epochs=1"),
     ],
     2: ["--set", "sizes={width=16,heads=2,hidden=16,layers=1}", "--set", "vocabulary=300", "--set", "steps=6"],
-    3: ["--set", "image_size=32", "--set", "train_limit=4", "--set", "batch_size=2", "--set", "steps=3"],
+    3: ["--set", "image_size=64", "--set", "train_limit=4", "--set", "batch_size=2", "--set", "steps=3"],
 }
 
 
