@@ -1,4 +1,5 @@
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -6,12 +7,25 @@ from pathlib import Path
 import pytest
 
 from benchmarks import approximation
-from benchmarks.__main__ import speed_up, verdicts
+from benchmarks.__main__ import interval, speed_up, verdicts
 
 
 def test_speed_up_is_the_schedules_algebra() -> None:
     assert speed_up(gp=1.0, bp=3.0, plain=3.0) == pytest.approx(1.465, abs=0.002)
     assert speed_up(gp=1.0, bp=1.0, plain=1.0) == 1.0
+
+
+@pytest.mark.parametrize("count", [24, 60])
+def test_the_interval_holds_the_true_median_in_95_of_100_runs(count: int) -> None:
+    draw = random.Random(count)
+    runs = [interval([draw.expovariate(1.0) for _ in range(count)]) for _ in range(2000)]
+    held = sum(low <= 0.6931 <= high for low, high in runs) / len(runs)  # ln 2, the median of that distribution
+    assert 0.93 < held < 0.98
+
+
+def test_the_interval_of_a_few_rounds_is_all_of_them() -> None:
+    assert interval([1.5, 1.4]) == (1.4, 1.5)
+    assert interval([1.4]) == (1.4, 1.4)
 
 
 def test_every_broken_budget_is_named() -> None:
