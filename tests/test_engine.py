@@ -418,8 +418,8 @@ def test_the_second_use_of_a_weight_is_seen_as_well() -> None:
     with gp.batch() as batch:
         batch.backward(model(x).mean())
     parts = [look(predictor, layer, one), look(predictor, layer, two)]
-    assert len(batch._seen["twice"]) == 2
-    assert torch.allclose(Seen.mean(batch._seen["twice"]).output, torch.stack([p.output for p in parts]).mean(0))
+    assert len(batch._watch.seen["twice"]) == 2
+    assert torch.allclose(Seen.mean(batch._watch.seen["twice"]).output, torch.stack([p.output for p in parts]).mean(0))
 
 
 class Tied(nn.Module):
@@ -493,7 +493,7 @@ def test_in_place_activations_do_not_reach_what_is_seen() -> None:
         gp = AdaGP(model, sgd(model), schedules.always_backprop(), "paper")
         with gp.batch() as batch:
             batch.backward(loss_of(model, *batches(1)[0]))
-        seen.append(torch.cat([parts[0].output.flatten() for parts in batch._seen.values()]))
+        seen.append(torch.cat([parts[0].output.flatten() for parts in batch._watch.seen.values()]))
     assert torch.equal(seen[0], seen[1])
 
 
@@ -517,7 +517,7 @@ def test_eval_forwards_between_batches_and_copies_of_the_model_are_not_seen() ->
         average(data[0][0])
         loaded(data[0][0])
         batch.backward(loss_of(model, *data[0]))
-    assert all(len(parts) == 1 for parts in batch._seen.values())
+    assert all(len(parts) == 1 for parts in batch._watch.seen.values())
     model.eval()
     model(data[0][0])
 

@@ -177,7 +177,7 @@ def test_a_single_sample_is_seen_before_an_activation_can_overwrite_it() -> None
         gp = AdaGP(model, sgd(model), schedules.always_backprop(), "paper")
         with gp.batch() as batch:
             batch.backward(model(torch.randn(1, 2, 9, 9)).mean())
-        seen.append(batch._seen["2"][0].output)
+        seen.append(batch._watch.seen["2"][0].output)
     assert torch.equal(*seen)
 
 

@@ -150,7 +150,7 @@ def test_activation_checkpointing_is_seen_once() -> None:
     with gp.batch() as batch:
         hidden = torch.utils.checkpoint.checkpoint(model[:7], x, use_reentrant=False)
         batch.backward(nn.functional.cross_entropy(model[7:](hidden), y))
-    assert all(len(parts) == 1 for parts in batch._seen.values())
+    assert all(len(parts) == 1 for parts in batch._watch.seen.values())
 
 
 def compiled_run(compiled: bool, backend: str) -> tuple[nn.Module, AdaGP]:
@@ -215,7 +215,7 @@ def test_compiling_a_copy_changes_nothing_for_the_model() -> None:
             torch.compile(copy.deepcopy(model), backend="eager")(x)
             batch.backward(model(x).square().mean())
         gp.optimizer.zero_grad()
-        assert len(batch._seen) == len(batch._studied) < 6
+        assert len(batch._watch.seen) == len(batch._studied) < 6
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -19,17 +19,15 @@ from torch.amp.grad_scaler import GradScaler
 
 from adagp.attachment import Attachment
 from adagp.layers import Layer
-from adagp.predictor import Glance, Lesson, Seen
+from adagp.predictor import Lesson, Seen
 from adagp.quality import Agreement
 from adagp.rows import Rows
 from adagp.schedules import Phase
 from adagp.sources import Asked, Source
 from adagp.tap import tap
+from adagp.watch import Watch
 
 logger = logging.getLogger("adagp")
-
-_GLANCES_SHARE = 1 / 16
-"""Of the largest output so far: how much memory glances may take before the predictor reduces them."""
 
 
 class NonFiniteError(RuntimeError):
@@ -52,9 +50,7 @@ class Batch:
         self._attached = attached
         self._scaler = scaler
         self._final = final
-        self._glances: list[tuple[Layer, Glance]] = []
-        self._glanced_bytes = self._largest_output = 0
-        self._seen: dict[str, list[Seen]] = {}
+        self._watch = Watch(attached)
         self._samples: dict[str, list[int]] = {}  # of each micro-batch
         self._micro_batch = 0
         self._recording = False
@@ -163,8 +159,7 @@ class Batch:
 
     def ran_forward(self) -> None:
         """Say that the forward of a micro-batch is over, where its loss is not at hand, as in a pipeline's stage."""
-        self._look()
-        self._largest_output = 0
+        self._watch.end_forward()
         self._micro_batch += 1
 
     def ran_backward(self) -> None:
@@ -229,11 +224,12 @@ class Batch:
     def _agreed(self) -> dict[str, Seen]:
         """What each layer saw, over all its calls and all ranks; ranks also agree on whether this batch failed."""
         attached = self._attached
-        self._look()  # a loop without `backward` in GP has not said that its forward is over
+        self._watch.end_forward()  # a loop without `backward` in GP has not said that its forward is over
         self._agree_on_events()
         # One rank may be compiled and look at more layers than another.
-        names = [name for name in self._seen if name in self._studied or self._duties[name].source.needs_output]
-        outputs = attached.ranks.average([Seen.mean(self._seen[name]).output for name in names])
+        seen = self._watch.seen
+        names = [name for name in seen if name in self._studied or self._duties[name].source.needs_output]
+        outputs = attached.ranks.average([Seen.mean(seen[name]).output for name in names])
         return {name: Seen(output) for name, output in zip(names, outputs, strict=True)}
 
     def _agree_on_events(self) -> None:
@@ -421,44 +417,16 @@ class Batch:
         if duty.source.needs_forward:  # a layer that runs twice in a micro-batch sees the same samples twice
             samples[-1] = max(samples[-1], layer.samples(output))
         if duty.watched:
-            self._watch(layer, output)
+            self._watch.glance(layer, output)
         if now:
             self._update_now(layer)
-
-    def _watch(self, layer: Layer, output: Tensor) -> None:
-        """Let the predictor glance at an output, and see what it glanced at before that takes noticeable memory."""
-        attached = self._attached
-        assert attached.predictor is not None
-        glance = attached.timed(partial(attached.predictor.glance, layer, output))
-        if torch.compiler.is_compiling():  # it arranges the work itself
-            self._glances.append((layer, glance))
-            self._look()
-            return
-        self._largest_output = max(self._largest_output, output.nbytes)
-        if self._glanced_bytes + glance.nbytes > self._largest_output * _GLANCES_SHARE:
-            self._look()
-        self._glances.append((layer, glance))
-        self._glanced_bytes += glance.nbytes
-        if attached.immediate or not glance.is_copy or self._glanced_bytes > self._largest_output * _GLANCES_SHARE:
-            self._look()
-
-    def _look(self) -> None:
-        """Let the predictor see what it glanced at."""
-        attached = self._attached
-        if not self._glances:
-            return
-        assert attached.predictor is not None
-        seen = attached.timed(partial(attached.predictor.see, self._glances))
-        for (layer, _), one in zip(self._glances, seen, strict=True):
-            self._seen.setdefault(layer.name, []).append(one)
-        self._glances, self._glanced_bytes = [], 0
 
     def _update_now(self, layer: Layer) -> None:
         """Step the optimizer for one layer: every other gradient is None, so nothing else moves."""
         if self.failed:
             return
         attached = self._attached
-        parts = self._seen.get(layer.name)
+        parts = self._watch.seen.get(layer.name)
         seen = Seen(attached.ranks.average([parts[0].output])[0]) if parts else None
         samples = self._counted([layer.name]).get(layer.name, 0)
         with _full_precision(attached.device):
