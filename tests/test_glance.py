@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from adagp import AdaGP, schedules
+from adagp import AdaGP, Phase, schedules
 from adagp.coverage import find_layers
 from adagp.layers import Layer, LayerKind
-from adagp.predictor import Glance, PaperPredictor, Reading, Seen
+from adagp.predictor import Glance, PaperPredictor, Reading, Seen, TrustedPredictor
 from adagp.predictor.glance import maps_of
-from tests.nets import look, sgd
+from adagp.sources import Predicted
+from tests.nets import equal_parameters, look, sgd
 
 KINDS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
@@ -179,6 +180,39 @@ def test_a_single_sample_is_seen_before_an_activation_can_overwrite_it() -> None
             batch.backward(model(torch.randn(1, 2, 9, 9)).mean())
         seen.append(batch._watch.seen["2"][0].output)
     assert torch.equal(*seen)
+
+
+class _LastLayerTrusted(TrustedPredictor):
+    def trust(self, layer: str) -> float:
+        return 0.5 if layer == "2" else 0.0
+
+
+def test_a_layer_without_trust_is_left_alone_and_not_even_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trained() -> tuple[nn.Module, list[set[str]]]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+        gp = AdaGP(model, sgd(model), schedules.fixed(1, 2), _LastLayerTrusted())
+        looked = []
+        for step in range(6):
+            before = [parameter.detach().clone() for parameter in model.parameters()]
+            with gp.batch() as batch:
+                batch.backward(model(torch.randn(8, 3)).square().mean())
+            batch.step()
+            gp.optimizer.zero_grad()
+            if step == 3:
+                moved = [not torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True)]
+                assert moved == [False, False, True, True]
+            if batch.plan.phase is Phase.GP:
+                looked.append(set(batch._watch.seen))
+        assert gp.counts() == {"backprop": 8, "predicted": 2, "skip": 2}
+        return model, looked
+
+    one, looked = trained()
+    assert looked == [{"2"}, {"2"}]
+    monkeypatch.setattr(Predicted, "looks_at", lambda source, layer: True)
+    two, looked = trained()
+    assert looked == [{"0", "2"}, {"0", "2"}]
+    assert equal_parameters(one, two)
 
 
 def test_readings_of_many_forms_are_kept_but_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ class _Duty(NamedTuple):
     """What the hook of one layer does in one batch."""
 
     source: Source
+    needs_look: bool
     watched: bool
     wants_tensor: bool
 
@@ -73,12 +74,12 @@ class Batch:
         for name, chosen in self.source.items():
             source = attached.sources[chosen]
             predictable = attached.predictor is not None and source.needs_graph
+            served = attached.predictor is not None and source.needs_output
+            needs_look = (served and source.looks_at(name)) or (predictable and name in self._studied)
             # Each other choice of layers would be compiled anew.
-            watched = (attached.predictor is not None and source.needs_output) or (
-                predictable and (attached.is_compiled or name in self._studied)
-            )
-            wants_tensor = watched or predictable or source.needs_error or source.needs_forward
-            duties[name] = _Duty(source, watched, wants_tensor)
+            watched = needs_look or (attached.is_compiled and (served or predictable))
+            wants_tensor = served or predictable or source.needs_error or source.needs_forward
+            duties[name] = _Duty(source, needs_look, watched, wants_tensor)
         return duties
 
     @property
@@ -228,7 +229,7 @@ class Batch:
         self._agree_on_events()
         # One rank may be compiled and look at more layers than another.
         seen = self._watch.seen
-        names = [name for name in seen if name in self._studied or self._duties[name].source.needs_output]
+        names = [name for name in seen if self._duties[name].needs_look]
         outputs = attached.ranks.average([Seen.mean(seen[name]).output for name in names])
         return {name: Seen(output) for name, output in zip(names, outputs, strict=True)}
 

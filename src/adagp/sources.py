@@ -44,6 +44,10 @@ class Source:
         """Whether there must be a backward, which then leaves this layer's gradient in `.grad`."""
         return self.needs_graph or self.needs_error
 
+    def looks_at(self, layer: str) -> bool:
+        """Where `needs_output`: whether it wants to see this layer in this batch; asked before the forward."""
+        return True
+
     def gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
         """The rows for this batch of so many samples, or None to leave the layer alone."""
         raise NotImplementedError
@@ -92,6 +96,10 @@ class Predicted(Source):
     def __init__(self, predictor: Predictor) -> None:
         """The predictor is shared with the engine, which lets it learn."""
         self._predictor = predictor
+
+    def looks_at(self, layer: str) -> bool:
+        """Nothing would be made of a layer without trust."""
+        return self._predictor.trust(layer) > 0
 
     def gradients(self, asked: Sequence[Asked]) -> Iterator[Rows | None]:
         """The predictions; None where a layer was not reached or is not trusted at all."""
