@@ -170,13 +170,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", default=NETWORKS, choices=models.names(), help="which networks")
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=60, help="interleaved repetitions; the median counts")
+    parser.add_argument("--rounds", type=int, default=60, help="interleaved repetitions, at least 6; the median counts")
     parser.add_argument("--layouts", nargs="+", default=LAYOUTS, choices=LAYOUTS, help="of images and weights")
     parser.add_argument("--predictor", default="trusted", choices=("trusted", "paper"))
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     options = parser.parse_args()
-    if options.rounds < 1:
-        parser.error("--rounds must be at least 1")
+    if options.rounds < 6:
+        parser.error("--rounds must be at least 6: fewer do not tell where the median lies")
     results = {}
     for name, layout in product(options.networks, options.layouts):
         print(f"measuring {name}, {layout} ...", file=sys.stderr)

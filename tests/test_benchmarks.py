@@ -15,17 +15,12 @@ def test_speed_up_is_the_schedules_algebra() -> None:
     assert speed_up(gp=1.0, bp=1.0, plain=1.0) == 1.0
 
 
-@pytest.mark.parametrize("count", [24, 60])
+@pytest.mark.parametrize("count", [6, 24, 60])
 def test_the_interval_holds_the_true_median_in_95_of_100_runs(count: int) -> None:
     draw = random.Random(count)
     runs = [interval([draw.expovariate(1.0) for _ in range(count)]) for _ in range(2000)]
     held = sum(low <= 0.6931 <= high for low, high in runs) / len(runs)  # ln 2, the median of that distribution
     assert 0.93 < held < 0.98
-
-
-def test_the_interval_of_a_few_rounds_is_all_of_them() -> None:
-    assert interval([1.5, 1.4]) == (1.4, 1.5)
-    assert interval([1.4]) == (1.4, 1.4)
 
 
 def test_every_broken_budget_is_named() -> None:
@@ -43,7 +38,7 @@ def test_every_broken_budget_is_named() -> None:
 def test_the_command_measures_every_kind_of_batch() -> None:
     command = [sys.executable, "-m", "benchmarks", "--networks", "cnn", "--layouts", "contiguous"]
     done = subprocess.run(
-        [*command, "--batch-size", "4", "--rounds", "2", "--json"],
+        [*command, "--batch-size", "4", "--rounds", "6", "--json"],
         cwd=Path(__file__).parents[1],
         capture_output=True,
         text=True,

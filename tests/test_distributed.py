@@ -44,11 +44,11 @@ def test_ranks_stay_identical_through_a_mix_of_phases(predictor: str, immediate:
         assert (a == b).all()
 
 
-def one_is_compiled(rank: int, count: int) -> dict[str, Any]:
-    """Compiled forwards look at every layer, whichever are studied; the messages must stay the same."""
+def one_is_compiled(rank: int, count: int, immediate: bool) -> dict[str, Any]:
+    """Compiled forwards look at every layer, whichever are studied or trusted; the messages must stay the same."""
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(*(nn.Linear(4, 4) for _ in range(6))))
-    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1))
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), immediate=immediate)
     gp._attached.is_compiled = rank == 0
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(rank))
     for _ in range(6):
@@ -56,8 +56,9 @@ def one_is_compiled(rank: int, count: int) -> dict[str, Any]:
     return {"parameters": [p.detach().numpy() for p in model.parameters()], "bytes": gp.bytes_per_batch()}
 
 
-def test_a_rank_that_is_compiled_stays_in_step_with_one_that_is_not() -> None:
-    one, two = on_ranks(2, one_is_compiled)
+@pytest.mark.parametrize("immediate", [False, True])
+def test_a_rank_that_is_compiled_stays_in_step_with_one_that_is_not(immediate: bool) -> None:
+    one, two = on_ranks(2, one_is_compiled, immediate)
     assert one["bytes"] == two["bytes"]
     for a, b in zip(one["parameters"], two["parameters"], strict=True):
         assert (a == b).all()

@@ -809,3 +809,41 @@ def test_a_large_prediction_is_not_taken_for_an_infinite_one(dtype: torch.dtype)
         with gp.batch() as batch:
             batch.backward(model(torch.ones(2, 3, dtype=dtype)).mean())
         gp.optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"schedule": None}, "schedule = None: give one of adagp.schedules"),
+        ({"schedule": "ladder"}, "schedule = 'ladder': give one of adagp.schedules"),
+        ({"schedule": schedules.fixed}, "schedule = <function fixed.*: it must take a step's number alone"),
+        ({"optimizer": None}, "optimizer = None: give the torch.optim optimizer"),
+        ({"predictor": PaperPredictor}, "predictor = <class .*PaperPredictor'>: give an object, not its class"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_at_once(arguments: dict[str, Any], message: str) -> None:
+    model = build()
+    given = {"optimizer": sgd(model), "schedule": schedules.fixed(1, 1), "predictor": "trusted"} | arguments
+    with pytest.raises(TypeError, match=message):
+        AdaGP(model, **given)
+
+
+@pytest.mark.parametrize("loss", [None, 1.0])
+@pytest.mark.parametrize("schedule", [schedules.fixed(1, 1), schedules.always_backprop()])
+def test_a_closure_that_returns_no_loss_is_told_so(loss: Any, schedule: schedules.Schedule) -> None:
+    model = build()
+    gp = AdaGP(model, sgd(model), schedule)
+    with pytest.raises(TypeError, match=rf"the loss is {loss!r}, not a tensor"):
+        gp.step(lambda: loss)
+
+
+def test_a_batch_made_ahead_is_refused_when_its_step_is_over() -> None:
+    model = build()
+    gp = AdaGP(model, sgd(model), schedules.always_backprop())
+    x, y = batches(1)[0]
+    first, ahead = gp.batch(), gp.batch()
+    with first:
+        first.backward(loss_of(model, x, y))
+    for late in (first, ahead):
+        with pytest.raises(RuntimeError, match=r"made for step 0, and step 1 is next: call gp.batch\(\)"):
+            late.__enter__()

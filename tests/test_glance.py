@@ -1,6 +1,6 @@
 """Glances against the mean written out, in every memory layout, and how much memory they may take."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from adagp.coverage import find_layers
 from adagp.layers import Layer, LayerKind
 from adagp.predictor import Glance, PaperPredictor, Reading, Seen, TrustedPredictor
 from adagp.predictor.glance import maps_of
-from adagp.sources import Predicted
+from adagp.rows import Rows
 from tests.nets import equal_parameters, look, sgd
 
 KINDS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -183,15 +183,26 @@ def test_a_single_sample_is_seen_before_an_activation_can_overwrite_it() -> None
 
 
 class _LastLayerTrusted(TrustedPredictor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: set[str] = set()
+
     def trust(self, layer: str) -> float:
         return 0.5 if layer == "2" else 0.0
 
+    def predict(self, asked: Sequence[tuple[Layer, Seen]]) -> Iterator[Rows | None]:
+        self.asked |= {layer.name for layer, _ in asked}
+        return super().predict(asked)
 
-def test_a_layer_without_trust_is_left_alone_and_not_even_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    def trained() -> tuple[nn.Module, list[set[str]]]:
+
+@pytest.mark.parametrize("immediate", [False, True])
+def test_a_layer_without_trust_is_left_alone_and_not_even_looked_at(immediate: bool) -> None:
+    def trained(is_compiled: bool) -> tuple[nn.Module, list[set[str]]]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-        gp = AdaGP(model, sgd(model), schedules.fixed(1, 2), _LastLayerTrusted())
+        predictor = _LastLayerTrusted()
+        gp = AdaGP(model, sgd(model), schedules.fixed(1, 2), predictor, immediate=immediate)
+        gp._attached.is_compiled = is_compiled
         looked = []
         for step in range(6):
             before = [parameter.detach().clone() for parameter in model.parameters()]
@@ -205,12 +216,12 @@ def test_a_layer_without_trust_is_left_alone_and_not_even_looked_at(monkeypatch:
             if batch.plan.phase is Phase.GP:
                 looked.append(set(batch._watch.seen))
         assert gp.counts() == {"backprop": 8, "predicted": 2, "skip": 2}
+        assert predictor.asked == {"2"}
         return model, looked
 
-    one, looked = trained()
+    one, looked = trained(is_compiled=False)
     assert looked == [{"2"}, {"2"}]
-    monkeypatch.setattr(Predicted, "looks_at", lambda source, layer: True)
-    two, looked = trained()
+    two, looked = trained(is_compiled=True)  # looks at the same layers in every batch, and makes no more of it
     assert looked == [{"0", "2"}, {"0", "2"}]
     assert equal_parameters(one, two)
 

@@ -54,6 +54,8 @@ def test_bad_numbers_are_refused_by_name() -> None:
         schedules.ladder(0)
     with pytest.raises(ValueError, match="warmup_epochs"):
         schedules.ladder(10, warmup_epochs=-1)
+    with pytest.raises(ValueError, match="warmup_epochs"):
+        schedules.adaptive(10, warmup_epochs=-1)
     with pytest.raises(ValueError, match="rung_epochs"):
         schedules.ladder(10, rung_epochs=0)
     with pytest.raises(ValueError, match="source='oracle' is unknown"):

@@ -98,6 +98,11 @@ class Batch:
         attached = self._attached
         if attached.open_batch is not None:
             raise RuntimeError("the last batch is still open: leave its `with` block before the next begins")
+        if self.step_index != attached.step_index:
+            raise RuntimeError(
+                f"this batch was made for step {self.step_index}, and step {attached.step_index} is next: call "
+                "gp.batch() when a batch begins, once for each"
+            )
         self._refuse_leftovers()
         attached.ranks.warn_if_nothing_is_shared()  # at the first batch: a pipeline says before it that this is right
         self._sends_buffers = attached.ranks.sends_buffers()
@@ -143,6 +148,8 @@ class Batch:
 
     def backward(self, loss: Tensor) -> None:
         """True backward where the plan has one; may be called again for the next micro-batch of the same batch."""
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"the loss is {loss!r}, not a tensor: does the closure return it?")
         self._recording = False
         try:
             if self.plan.phase is Phase.GP:
@@ -427,7 +434,7 @@ class Batch:
         if self.failed:
             return
         attached = self._attached
-        parts = self._watch.seen.get(layer.name)
+        parts = self._watch.seen.get(layer.name) if self._duties[layer.name].needs_look else None
         seen = Seen(attached.ranks.average([parts[0].output])[0]) if parts else None
         samples = self._counted([layer.name]).get(layer.name, 0)
         with _full_precision(attached.device):

@@ -1,5 +1,6 @@
 """The engine: `AdaGP` stands beside a model and an optimizer and runs batches under the schedule's plans."""
 
+import inspect
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -60,6 +61,7 @@ class AdaGP:
         """
         if hasattr(model, "_orig_mod"):
             raise ValueError("model is already compiled: attach AdaGP to the plain module first, then torch.compile it")
+        _refuse_other_kinds(optimizer, schedule, predictor)
         refuse_sharded(model)
         self.model = model
         self._attached = Attachment(
@@ -231,3 +233,22 @@ class AdaGP:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave; ValueError says in what the saved model or set-up differs from this one."""
         self._attached.load_state_dict(state)
+
+
+def _refuse_other_kinds(optimizer: object, schedule: object, predictor: object) -> None:
+    """Name an argument that is not what it should be before something deep inside does."""
+    if not hasattr(optimizer, "param_groups"):  # some that wrap another are no torch.optim.Optimizer themselves
+        raise TypeError(f"optimizer = {optimizer!r}: give the torch.optim optimizer of the model's parameters")
+    if not callable(schedule):
+        raise TypeError(f"schedule = {schedule!r}: give one of adagp.schedules, or a function from a step to its Plan")
+    try:
+        inspect.signature(schedule).bind(0)
+    except ValueError:
+        pass  # a callable written in C may tell nothing about its arguments
+    except TypeError:
+        raise TypeError(
+            f"schedule = {schedule!r}: it must take a step's number alone; was it to be called first, as in "
+            "schedules.fixed(1, 1)?"
+        ) from None
+    if isinstance(predictor, type):
+        raise TypeError(f"predictor = {predictor!r}: give an object, not its class")

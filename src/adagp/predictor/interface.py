@@ -71,7 +71,10 @@ class Predictor(Protocol):
         """Learn from true gradients; returns how the predictions made before learning agreed with them."""
 
     def trust(self, layer: str) -> float:
-        """The factor, 0 to 1, already inside what `predict` returns; it is not asked for a layer where that is 0."""
+        """The factor, 0 to 1, already inside what `predict` returns.
+
+        Asked before every batch, also before the first lesson. Where it is 0 the layer rests: `predict` is not asked.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on after a restart, in plain types and tensors."""

@@ -125,6 +125,7 @@ def adaptive(
     cosine is not positive rests (`skip`) in GP batches. `decay` weighs the past in the running figures.
     """
     require(steps_per_epoch > 0, "steps_per_epoch", "must be at least 1; is the loader empty?")
+    require(warmup_epochs >= 0, "warmup_epochs", "must not be negative")
     require(max_k > 0, "max_k", "must be at least 1")
     require(patience > 0, "patience", "must be at least 1")
     require(0 < decay < 1, "decay", "must lie between 0 and 1")

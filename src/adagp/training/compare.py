@@ -306,8 +306,8 @@ def _holds(settings: Settings, path: Path, *, resume: bool) -> bool:
         different += [f"{name} {mine!r} against {theirs!r}"] if mine != theirs else []
     if different:
         raise RunFolderError(
-            f"folder '{path}' holds another comparison ({', '.join(different)}): resume without these "
-            "options, or choose another --out"
+            f"folder '{path}' holds another comparison ({', '.join(different)}): resume with no options but "
+            "--out, or with all it was begun with, or choose another --out"
         )
     return True
 

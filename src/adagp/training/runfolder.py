@@ -61,7 +61,7 @@ class RunFolder:
                 differences = ", ".join(run.recipe.differences(stored))
                 raise RunFolderError(
                     f"folder '{self.path}' holds a run with another recipe ({differences}): "
-                    "resume without these options, or choose another --out"
+                    "resume with no options but --out, or with all it was begun with, or choose another --out"
                 )
             run.task.keep(self.path)
             return
