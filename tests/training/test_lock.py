@@ -1,6 +1,8 @@
 """Two real processes and one run folder."""
 
+import errno
 import gc
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -45,6 +47,22 @@ def test_a_folder_in_use_is_refused_until_its_process_is_dead(tmp_path: Path) ->
     ):
         lock(tmp_path)
     assert lock(tmp_path) is not None
+
+
+def test_a_process_on_a_full_disk_holds_the_lock_without_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: int, text: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with held_elsewhere(tmp_path):
+        (tmp_path / ".lock").write_bytes(b"")
+        with pytest.raises(RunFolderError, match=r"in use by another process \(unnamed\): wait until"):
+            lock(tmp_path)
+    monkeypatch.setattr(os, "write", full)
+    held = lock(tmp_path)
+    assert held is not None
+    assert (tmp_path / ".lock").read_bytes() == b""
 
 
 def test_one_process_shares_its_lock_and_gives_it_back(tmp_path: Path) -> None:
