@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import approximation
-from benchmarks.__main__ import interval, speed_up, verdicts
+from benchmarks.__main__ import interval, main, speed_up, verdicts
 
 
 def test_speed_up_is_the_schedules_algebra() -> None:
@@ -47,6 +47,16 @@ def test_the_command_measures_every_kind_of_batch() -> None:
     found = json.loads(done.stdout)
     assert set(found["networks"]["cnn, contiguous"]["ms"]) == {"forward", "GP", "BP plain", "BP"}
     assert (done.returncode == 0) == (found["over_budget"] == [])
+    assert "6 rounds of about " in done.stderr
+
+
+def test_too_few_rounds_for_an_interval_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--rounds", "5"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "--rounds must be at least 6" in capsys.readouterr().err
 
 
 def test_the_approximation_benchmark_measures_every_kind_of_batch() -> None:

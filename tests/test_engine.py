@@ -814,6 +814,7 @@ def test_a_large_prediction_is_not_taken_for_an_infinite_one(dtype: torch.dtype)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"model": None}, "model = None: give a torch.nn.Module"),
         ({"schedule": None}, "schedule = None: give one of adagp.schedules"),
         ({"schedule": "ladder"}, "schedule = 'ladder': give one of adagp.schedules"),
         ({"schedule": schedules.fixed}, "schedule = <function fixed.*: it must take a step's number alone"),
@@ -823,9 +824,9 @@ def test_a_large_prediction_is_not_taken_for_an_infinite_one(dtype: torch.dtype)
 )
 def test_arguments_of_another_kind_are_refused_at_once(arguments: dict[str, Any], message: str) -> None:
     model = build()
-    given = {"optimizer": sgd(model), "schedule": schedules.fixed(1, 1), "predictor": "trusted"} | arguments
+    given = {"model": model, "optimizer": sgd(model), "schedule": schedules.fixed(1, 1)} | arguments
     with pytest.raises(TypeError, match=message):
-        AdaGP(model, **given)
+        AdaGP(**given)
 
 
 @pytest.mark.parametrize("loss", [None, 1.0])

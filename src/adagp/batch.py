@@ -39,8 +39,11 @@ class _Duty(NamedTuple):
 
     source: Source
     needs_look: bool
+    """Whether something will be made of what the predictor sees of it; the same on all ranks."""
     watched: bool
+    """Whether the hook glances at its output; a compiled forward does so where it need not, to be compiled once."""
     wants_tensor: bool
+    """Whether an output that is no tensor must be refused."""
 
 
 class Batch:
@@ -149,7 +152,9 @@ class Batch:
     def backward(self, loss: Tensor) -> None:
         """True backward where the plan has one; may be called again for the next micro-batch of the same batch."""
         if not isinstance(loss, Tensor):
-            raise TypeError(f"the loss is {loss!r}, not a tensor: does the closure return it?")
+            raise TypeError(
+                f"the loss is {loss!r}, not a tensor: give backward the loss itself; a closure must return it"
+            )
         self._recording = False
         try:
             if self.plan.phase is Phase.GP:

@@ -61,7 +61,7 @@ class AdaGP:
         """
         if hasattr(model, "_orig_mod"):
             raise ValueError("model is already compiled: attach AdaGP to the plain module first, then torch.compile it")
-        _refuse_other_kinds(optimizer, schedule, predictor)
+        _refuse_other_kinds(model, optimizer, schedule, predictor)
         refuse_sharded(model)
         self.model = model
         self._attached = Attachment(
@@ -235,8 +235,10 @@ class AdaGP:
         self._attached.load_state_dict(state)
 
 
-def _refuse_other_kinds(optimizer: object, schedule: object, predictor: object) -> None:
+def _refuse_other_kinds(model: object, optimizer: object, schedule: object, predictor: object) -> None:
     """Name an argument that is not what it should be before something deep inside does."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model = {model!r}: give a torch.nn.Module, and the optimizer after it")
     if not hasattr(optimizer, "param_groups"):  # some that wrap another are no torch.optim.Optimizer themselves
         raise TypeError(f"optimizer = {optimizer!r}: give the torch.optim optimizer of the model's parameters")
     if not callable(schedule):
