@@ -271,10 +271,17 @@ def test_steps_end_inside_an_epoch(recipe: Recipe, digits: DataSet) -> None:
     assert run.records[-1].lr == pytest.approx(0.02 * lr.factor("cosine", 19 / 20))
 
 
-def test_channels_last(recipe: Recipe, digits: DataSet) -> None:
-    run = finish(Run(recipe.replace(channels_last=True, epochs=1), digits))
-    weight = run.model.get_parameter("features.3.weight")
-    assert weight.is_contiguous(memory_format=torch.channels_last)
+def test_images_and_weights_are_channels_last_unless_the_recipe_says_otherwise(recipe: Recipe, digits: DataSet) -> None:
+    layouts = {torch.channels_last: recipe, torch.contiguous_format: recipe.replace(channels_last=False)}
+    for layout, chosen in layouts.items():
+        run = Run(chosen.replace(epochs=1), digits)
+        shown: list[torch.Tensor] = []
+        run.model.get_submodule("features.3").register_forward_hook(
+            lambda _, inputs, output, to=shown: to.append(output)
+        )
+        finish(run)
+        assert run.model.get_parameter("features.3.weight").is_contiguous(memory_format=layout)
+        assert shown[0].is_contiguous(memory_format=layout)
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "step", "exponential"])

@@ -3,10 +3,6 @@
 The network pools a layer's reorganised output to a grid, passes it through a small convolution, and maps the result
 with one fully connected layer to a row of the weight gradient. That layer is sized by the largest `fan_in`; smaller
 layers use its first units (ADA-GP, section 3.6).
-
-Because the last layer is linear, a prediction `P = F W'` (features `F`, weights `W`) need not be written out to learn
-from a true gradient `T`: the loss, its gradient and every inner product follow from `T W`, `T' F` and small squares
-of `F` and `W`. Learning so reads `T` a few times and never builds anything of its size.
 """
 
 import random
@@ -36,20 +32,7 @@ class _LessonWork:
 
     grad_features: Tensor
     products: list[Tensor]
-    scales: list[float]
-    has_base: bool
-
-    def agree(self, products: Iterator[float]) -> tuple[float, float]:
-        """`<base + prediction, truth>` and `|base + prediction|^2` from this lesson's next products."""
-        dot = square = 0.0
-        for scale in self.scales:
-            dot += scale * next(products)
-            square += scale * scale * next(products)
-            if self.has_base:
-                cross, base_truth, base_square = scale * next(products), next(products), next(products)
-                dot += cross + base_truth
-                square += 2 * cross + base_square
-        return dot, square
+    """Of each block: `<prediction, truth>` and `|prediction|^2`."""
 
 
 class PaperPredictor:
@@ -120,6 +103,7 @@ class PaperPredictor:
             last = nn.Linear(features, units, dtype=torch.float32)
         weights = torch.cat([last.weight.detach(), last.bias.detach()[:, None]], dim=1)  # the constant is an input too
         self._last = nn.Parameter((weights if self._literal else torch.zeros_like(weights)).to(device))
+        self._weights = self._last.detach()  # the same memory, without autograd's eyes
         self._fused = device.type in ("cpu", "cuda")  # one call instead of twenty
         self._optimizer = torch.optim.Adam([*self._conv.parameters(), self._last], lr=self._lr, fused=self._fused)
         self._scheduler = torch.optim.lr_scheduler.MultiStepLR(self._optimizer, self._milestones, self._gamma)
@@ -212,13 +196,15 @@ class PaperPredictor:
         features = self._conv.features(self._inputs([seen for _, seen in asked]))
         parts = torch.split(features, [layer.out for layer, _ in asked])
         for (layer, _), part, base, factor in zip(asked, parts, bases, factors, strict=True):
-            yield self._rows(layer, part, base, factor)
+            yield self._rows(layer, part, base, self._scales(layer), factor)
 
-    def _rows(self, layer: Layer, features: Tensor, base: Rows | None, factor: float = 1.0) -> Rows:
+    def _rows(
+        self, layer: Layer, features: Tensor, base: Rows | None, scales: Sequence[float], factor: float = 1.0
+    ) -> Rows:
         bases = [None, None] if base is None else self.blocks(layer, base)
         predicted: list[Tensor] = []
-        for units, scale, start in zip(self._units(layer), self._scales(layer), bases, strict=False):
-            weights, scaled = self._last.detach()[units].t(), scale * factor
+        for units, scale, start in zip(self._units(layer), scales, bases, strict=False):
+            weights, scaled = self._weights[units].t(), scale * factor
             predicted.append(
                 (features @ weights).mul_(scaled)
                 if start is None
@@ -253,10 +239,11 @@ class PaperPredictor:
         self._optimizer.step()
         self._scheduler.step()
         products = iter(torch.stack([product for work in works for product in work.products]).tolist())
-        return {
-            lesson.layer.name: self.agreement(lesson, *work.agree(products))
-            for lesson, work in zip(lessons, works, strict=True)
-        }
+        found = {}
+        for lesson, work in zip(lessons, works, strict=True):
+            own = [next(products) for _ in work.products]
+            found[lesson.layer.name] = self.agreement(lesson, dot=sum(own[::2]), square=sum(own[1::2]))
+        return found
 
     def agreement(self, lesson: Lesson, dot: float, square: float) -> Agreement:
         """How a prediction of this sum of squares, and this inner product with the truth, agrees with it.
@@ -278,33 +265,19 @@ class PaperPredictor:
     ) -> "_LessonWork":
         """The gradient of one lesson's loss, added to `grad_last`, and the inner products that tell its agreement."""
         truths = self.blocks(lesson.layer, lesson.truth)
-        starts = [None] * len(truths) if base is None else self.blocks(lesson.layer, base)
-        scales = self._scales(lesson.layer, lesson.squares)[: len(truths)]
-        gram = features.t() @ features
+        scales = self._scales(lesson.layer, lesson.squares)
+        predicted = self._rows(lesson.layer, features, base, scales).blocks()
         grad_features = torch.zeros_like(features)
-        flat_features, flat_gram = features.flatten(), gram.flatten()
         products: list[Tensor] = []
-        for truth, start, units, scale in zip(truths, starts, self._units(lesson.layer), scales, strict=True):
-            weights = self._last.detach()[units]
-            weights_gram = weights.t() @ weights
-            share, divisor = weight / truth.numel(), max(scale, 1e-30)
-            # The target, `truth - start`, is never written out either: both are read where they lie.
-            projected, gathered = truth @ weights, features.t() @ truth
-            from_start: list[Tensor] = []
-            if start is not None:
-                flat_start, start_projected = start.flatten(), start @ weights
-                projected -= start_projected
-                gathered -= features.t() @ start
-                from_start = [
-                    flat_features @ start_projected.flatten(),
-                    flat_start @ truth.flatten(),
-                    flat_start @ flat_start,
-                ]
-            # `gathered.t()` after the product: the same product the other way round takes three times as long.
-            grad_last[units].addmm_(weights, gram, alpha=share).add_(gathered.t(), alpha=-share / divisor)
-            grad_features.addmm_(features, weights_gram, alpha=share).add_(projected, alpha=-share / divisor)
-            products += [flat_features @ projected.flatten(), flat_gram @ weights_gram.flatten(), *from_start]
-        return _LessonWork(grad_features, products, scales, base is not None)
+        for truth, block, units, scale in zip(truths, predicted, self._units(lesson.layer), scales, strict=False):
+            flat = block.flatten()
+            products += [flat @ truth.flatten(), flat @ flat]
+            error = block.sub_(truth)
+            share = weight / (truth.numel() * max(scale, 1e-30))
+            grad_features.addmm_(error, self._weights[units], alpha=share)
+            # `.t()` after the product: the same product the other way round takes three times as long.
+            grad_last[units].add_((features.t() @ error).t(), alpha=share)
+        return _LessonWork(grad_features, products)
 
     def _refresh_mapes(self, lessons: Sequence[Lesson], parts: Sequence[Tensor], bases: Mapping[str, Rows]) -> None:
         """MAPE of each weight, on a few rows in every eighth lesson: it alone needs predictions written out."""
@@ -318,7 +291,7 @@ class PaperPredictor:
             base = bases.get(name)
             sample = None if base is None else Rows(base.weight[pick], None)
             names.append(name)
-            predicted.append(self._rows(layer, features[pick], sample).weight.flatten())
+            predicted.append(self._rows(layer, features[pick], sample, self._scales(layer)).weight.flatten())
             true.append(lesson.truth.weight[pick].flatten())
         if names:
             self._mapes.update(zip(names, mean_absolute_percentage_errors(predicted, true), strict=True))

@@ -85,7 +85,7 @@ class Recipe:
         augment: Augment the training images where the data set has an augmentation.
         vocabulary: Tokens of each language's vocabulary, which is learnt from the training text.
         beam: Translations kept side by side by the beam search after the last epoch; 1: no such search.
-        channels_last: Keep images and convolution weights in channels-last order, which is faster on most machines.
+        channels_last: Keep images and convolution weights in channels-last order, which is quicker on most machines.
         threads: CPU threads; None leaves PyTorch's own choice.
     """
 
@@ -121,7 +121,7 @@ class Recipe:
     augment: bool = True
     vocabulary: int = 4000
     beam: int = 4
-    channels_last: bool = False
+    channels_last: bool = True
     threads: int | None = None
 
     def __post_init__(self) -> None:
