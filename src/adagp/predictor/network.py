@@ -280,7 +280,7 @@ class PaperPredictor:
         return _LessonWork(grad_features, products)
 
     def _refresh_mapes(self, lessons: Sequence[Lesson], parts: Sequence[Tensor], bases: Mapping[str, Rows]) -> None:
-        """MAPE of each weight, on a few rows in every eighth lesson: it alone needs predictions written out."""
+        """MAPE of each weight, on a few rows in every eighth lesson: of all rows it would cost more than the lesson."""
         names, predicted, true = [], [], []
         for lesson, features in zip(lessons, parts, strict=True):
             name, layer = lesson.layer.name, lesson.layer
