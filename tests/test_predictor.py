@@ -1,5 +1,6 @@
 """The predictor against a second implementation: predictions written out, and autograd."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -76,9 +77,7 @@ class Oracle:
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10_000), st.booleans(), st.integers(1, 3), st.integers(2, 4))
-def test_learning_without_writing_predictions_out_equals_autograd(
-    seed: int, with_base: bool, channels: int, grid: int
-) -> None:
+def test_learning_equals_autograd(seed: int, with_base: bool, channels: int, grid: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     found = layers()
     predictor = PaperPredictor(lr=1e-2, seed=seed, channels=channels, grid=grid)
@@ -291,6 +290,39 @@ def test_a_checkpoint_brings_weights_but_not_how_adam_is_run() -> None:
     again.load_state_dict(state)
     assert again._optimizer.param_groups[0]["fused"]
     assert torch.equal(again._last, predictor._last)
+
+
+@pytest.mark.filterwarnings("ignore:Seems like `optimizer.step:UserWarning")  # torch's own, of a copied scheduler
+def test_a_copy_of_a_predictor_goes_on_as_the_predictor_does() -> None:
+    found, generator = layers(), torch.Generator().manual_seed(0)
+    predictor = PaperPredictor(lr=1e-2)
+    predictor.attach(found)
+    again = copy.deepcopy(predictor)
+    batch = lessons(predictor, found, generator)
+    predictor.learn(batch)
+    again.learn(batch)
+    assert batch[0].seen is not None
+    first, second = (predict(one, found[0], batch[0].seen) for one in (predictor, again))
+    assert first.weight.abs().sum() > 0
+    assert torch.equal(first.weight, second.weight)
+
+
+def test_a_layer_whose_first_true_gradient_is_zero_does_not_stop_the_others() -> None:
+    """As in a residual block that begins as the identity: what divides by its scale must not blow up."""
+    found, generator = layers(), torch.Generator().manual_seed(0)
+    predictor = PaperPredictor(lr=1e-2)
+    predictor.attach(found)
+    for step in range(3):
+        batch = lessons(predictor, found, generator)
+        if step == 0:
+            still, *others = batch
+            zero = Rows(torch.zeros_like(still.truth.weight), torch.zeros(still.layer.out, 1))
+            batch = [Lesson(still.layer, still.seen, zero, (0.0, 0.0)), *others]
+        before = predictor._last.detach().clone()
+        predictor.learn(batch)
+        largest = max(float(state["exp_avg_sq"].max()) for state in predictor._optimizer.state.values())
+        assert largest < 1e3, step
+        assert not torch.equal(before[1:6], predictor._last[1:6]), "the units that all layers share stand still"
 
 
 def learn_constant(predictor: TrustedPredictor, sign: float, count: int) -> Any:

@@ -102,8 +102,7 @@ class PaperPredictor:
             self._conv = GridConvolution(self._channels, self._grid).to(device)
             last = nn.Linear(features, units, dtype=torch.float32)
         weights = torch.cat([last.weight.detach(), last.bias.detach()[:, None]], dim=1)  # the constant is an input too
-        self._last = nn.Parameter((weights if self._literal else torch.zeros_like(weights)).to(device))
-        self._weights = self._last.detach()  # the same memory, without autograd's eyes
+        self._last = (weights if self._literal else torch.zeros_like(weights)).to(device)  # autograd takes no part
         self._fused = device.type in ("cpu", "cuda")  # one call instead of twenty
         self._optimizer = torch.optim.Adam([*self._conv.parameters(), self._last], lr=self._lr, fused=self._fused)
         self._scheduler = torch.optim.lr_scheduler.MultiStepLR(self._optimizer, self._milestones, self._gamma)
@@ -177,11 +176,12 @@ class PaperPredictor:
         return [weight, slice(0, 1)] if self._has_bias(layer) else [weight]
 
     def _scales(self, layer: Layer, squares: Sequence[float] = ()) -> list[float]:
-        """The running root mean square of each block's true gradient; `squares` stand in before the first."""
+        """The running root mean square of each block's true gradient; `squares` stand in before the first but 0."""
         if self._literal:
             return [1.0, 1.0]
-        known = self._mean_squares.get(layer.name, _mean_squares(layer, squares) or [0.0, 0.0])
-        return [value**0.5 for value in known]
+        now = _mean_squares(layer, squares) or [0.0, 0.0]
+        known = self._mean_squares.get(layer.name, now)
+        return [(past or present) ** 0.5 for past, present in zip(known, now, strict=False)]
 
     def predict(self, asked: Sequence[tuple[Layer, Seen]]) -> Iterator[Rows | None]:
         """What the network says."""
@@ -204,7 +204,7 @@ class PaperPredictor:
         bases = [None, None] if base is None else self.blocks(layer, base)
         predicted: list[Tensor] = []
         for units, scale, start in zip(self._units(layer), scales, bases, strict=False):
-            weights, scaled = self._weights[units].t(), scale * factor
+            weights, scaled = self._last[units].t(), scale * factor
             predicted.append(
                 (features @ weights).mul_(scaled)
                 if start is None
@@ -265,22 +265,22 @@ class PaperPredictor:
     ) -> "_LessonWork":
         """The gradient of one lesson's loss, added to `grad_last`, and the inner products that tell its agreement."""
         truths = self.blocks(lesson.layer, lesson.truth)
-        scales = self._scales(lesson.layer, lesson.squares)
+        scales = self._scales(lesson.layer, lesson.squares)[: len(truths)]
         predicted = self._rows(lesson.layer, features, base, scales).blocks()
         grad_features = torch.zeros_like(features)
         products: list[Tensor] = []
-        for truth, block, units, scale in zip(truths, predicted, self._units(lesson.layer), scales, strict=False):
+        for truth, block, units, scale in zip(truths, predicted, self._units(lesson.layer), scales, strict=True):
             flat = block.flatten()
             products += [flat @ truth.flatten(), flat @ flat]
             error = block.sub_(truth)
             share = weight / (truth.numel() * max(scale, 1e-30))
-            grad_features.addmm_(error, self._weights[units], alpha=share)
+            grad_features.addmm_(error, self._last[units], alpha=share)
             # `.t()` after the product: the same product the other way round takes three times as long.
             grad_last[units].add_((features.t() @ error).t(), alpha=share)
         return _LessonWork(grad_features, products)
 
     def _refresh_mapes(self, lessons: Sequence[Lesson], parts: Sequence[Tensor], bases: Mapping[str, Rows]) -> None:
-        """MAPE of each weight, on a few rows in every eighth lesson: of all rows it would cost more than the lesson."""
+        """MAPE of each weight, on a few rows in every eighth lesson: a running figure needs no more."""
         names, predicted, true = [], [], []
         for lesson, features in zip(lessons, parts, strict=True):
             name, layer = lesson.layer.name, lesson.layer
@@ -313,7 +313,7 @@ class PaperPredictor:
         """Weights, Adam, its learning-rate schedule, and the scales."""
         return {
             "conv": self._conv.state_dict(),
-            "last": self._last.detach().clone(),
+            "last": self._last.clone(),
             "optimizer": self._optimizer.state_dict(),
             "scheduler": {"last_epoch": self._scheduler.last_epoch},
             "mean_squares": {name: list(values) for name, values in self._mean_squares.items()},
@@ -341,8 +341,7 @@ class PaperPredictor:
                     "build it with the same options"
                 )
         self._conv.load_state_dict(state["conv"])
-        with torch.no_grad():
-            self._last.copy_(state["last"])
+        self._last.copy_(state["last"])
         groups = [group | {"fused": self._fused} for group in state["optimizer"]["param_groups"]]
         self._optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         self._scheduler.last_epoch = state["scheduler"]["last_epoch"]
