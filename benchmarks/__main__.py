@@ -28,7 +28,7 @@ from adagp.training.memory import peak_bytes
 
 NETWORKS = ("resnet20", "vgg13", "mobilenet_v2")
 LAYOUTS = ("channels-last", "contiguous")
-"""Of images and weights; the first is the one that `adagp train` uses, and quicker for every network here."""
+"""Of images and weights; the first is the one that `adagp train` uses, and quicker for these networks."""
 GP_BUDGET, BP_BUDGET, MEMORY_BUDGET, SPEED_UP_GOAL = 1.15, 1.10, 1.10, 1.40
 
 

@@ -44,6 +44,17 @@ class Huge(Twice):
         return torch.empty(2**58) + super().forward(images)
 
 
+class Viewing(nn.Module):
+    """Takes for granted that its images are contiguous, as many networks do."""
+
+    def __init__(self, *, num_classes: int, in_channels: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(in_channels, 4, 3, padding=1), nn.Linear(4 * 64, num_classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(images).view(len(images), -1))  # type: ignore[no-any-return]
+
+
 @pytest.fixture(autouse=True)
 def _models_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Known to these tests only: other tests list the models there are."""
@@ -52,6 +63,7 @@ def _models_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
     models.register("test-twice")(Twice)
     models.register("test-huge")(Huge)
     models.register("test-picky")(Picky)
+    models.register("test-viewing")(Viewing)
 
 
 def finish(run: Run) -> Run:
@@ -234,6 +246,10 @@ def test_divergence_names_place_and_remedy(recipe: Recipe, digits: DataSet) -> N
         ({"model": "test-twice", "immediate": True, "warmup_epochs": 0}, r"adagp seed 0, epoch 1, batch \d+: .*first"),
         ({"model": "test-huge", "method": "bp"}, r"bp seed 0, epoch 1, batch 1: .*memory.*lower batch_size"),
         ({"model": "test-picky", "method": "bp"}, r"bp seed 0, epoch 1, batch 1: images: too small"),
+        (
+            {"model": "test-viewing", "method": "bp"},
+            r"batch 1: view size .*reshape.*; or train with channels_last = false",
+        ),
     ],
 )
 def test_what_stops_the_work_is_one_line_with_its_place(

@@ -64,15 +64,14 @@ CELLS = {
 }
 """What each table is filled with where nothing else is chosen: what a processor can do within minutes each."""
 
-# The scale of a processor: five to twenty minutes of one core for each run. YOLO's small images are faster with
-# channels first.
+# The scale of a processor: five to twenty minutes of one core for each run.
 SMALL: Mapping[Cell, Mapping[str, Any]] = {
     CELLS[1][0]: {"epochs": 3, "train_limit": 3000, "test_limit": 2000},
     CELLS[1][1]: {"epochs": 4, "train_limit": 2000, "test_limit": 1000, "batch_size": 32},
     CELLS[1][2]: {"epochs": 6, "train_limit": 3000, "test_limit": 2000},
     CELLS[1][3]: {"epochs": 4, "train_limit": 2000, "test_limit": 1000, "batch_size": 32},
     CELLS[1][4]: {"epochs": 4, "batch_size": 32, "form": "cifar", "image_size": 32},
-    CELLS[3][0]: {"epochs": 8, "image_size": 96, "channels_last": False},
+    CELLS[3][0]: {"epochs": 8, "image_size": 96},
 }
 # So few steps want a lower rate than the tuned one for long runs.
 _SMALL_LR = 0.01

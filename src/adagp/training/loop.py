@@ -348,6 +348,8 @@ def _explained(place: str) -> Iterator[None]:
         text = str(error).strip() or type(error).__name__
         short = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in text
         remedy = "; there is not enough memory: lower batch_size or take a smaller model" if short else ""
+        if "view size is not compatible" in text:  # torch's message goes on with the other remedy, reshape
+            remedy = "; or train with channels_last = false: a view needs its images in the other layout"
         if isinstance(error, distributed.DistError) or "gloo" in text:
             raise TrainingError(
                 f"{place}: another rank has stopped or hangs, see its own message; what was saved is whole, and "

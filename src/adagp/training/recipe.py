@@ -85,7 +85,8 @@ class Recipe:
         augment: Augment the training images where the data set has an augmentation.
         vocabulary: Tokens of each language's vocabulary, which is learnt from the training text.
         beam: Translations kept side by side by the beam search after the last epoch; 1: no such search.
-        channels_last: Keep images and convolution weights in channels-last order, which is quicker on most machines.
+        channels_last: Keep images and convolution weights in channels-last order, which is quicker on most machines;
+            text has no such order.
         threads: CPU threads; None leaves PyTorch's own choice.
     """
 
