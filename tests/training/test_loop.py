@@ -1,3 +1,4 @@
+import dataclasses
 import math
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch.nn import functional
 
 from adagp import models, schedules
 from adagp.data import Batches, DataSet
+from adagp.data.classification import Split
 from adagp.models import registry
 from adagp.training import CheckpointError, DivergedError, Recipe, RecipeError, Run, TrainingError, lr, methods
 from adagp.training.methods import Planning
@@ -55,6 +57,13 @@ class Viewing(nn.Module):
         return self.last(self.first(images).view(len(images), -1))  # type: ignore[no-any-return]
 
 
+class Turning(Viewing):
+    """Views what no layout of the images makes contiguous."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(images).transpose(2, 3).view(len(images), -1))  # type: ignore[no-any-return]
+
+
 @pytest.fixture(autouse=True)
 def _models_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Known to these tests only: other tests list the models there are."""
@@ -64,6 +73,7 @@ def _models_of_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
     models.register("test-huge")(Huge)
     models.register("test-picky")(Picky)
     models.register("test-viewing")(Viewing)
+    models.register("test-turning")(Turning)
 
 
 def finish(run: Run) -> Run:
@@ -248,7 +258,7 @@ def test_divergence_names_place_and_remedy(recipe: Recipe, digits: DataSet) -> N
         ({"model": "test-picky", "method": "bp"}, r"bp seed 0, epoch 1, batch 1: images: too small"),
         (
             {"model": "test-viewing", "method": "bp"},
-            r"batch 1: view size .*reshape.*; or train with channels_last = false",
+            r"batch 1: view size .*reshape.*; or set channels_last=false",
         ),
     ],
 )
@@ -259,6 +269,31 @@ def test_what_stops_the_work_is_one_line_with_its_place(
         finish(Run(recipe.replace(**changes), digits))
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value.__cause__, RuntimeError | ValueError)
+
+
+def test_the_other_layout_is_named_only_where_it_helps(recipe: Recipe, digits: DataSet) -> None:
+    contiguous = recipe.replace(method="bp", epochs=1, channels_last=False)
+    finish(Run(contiguous.replace(model="test-viewing"), digits))
+    with pytest.raises(TrainingError, match="view size") as caught:
+        finish(Run(contiguous.replace(model="test-turning"), digits))
+    assert "channels_last" not in str(caught.value)
+
+
+def in_colour(digits: DataSet) -> DataSet:
+    """Three channels: a single one lies in memory the same way in both layouts."""
+
+    def coloured(split: Split) -> Split:
+        assert isinstance(split.images, torch.Tensor)
+        return Split(split.images.repeat(1, 3, 1, 1), split.labels)
+
+    return dataclasses.replace(
+        digits,
+        train=coloured(digits.train),
+        test=coloured(digits.test),
+        channels=3,
+        mean=3 * digits.mean,
+        std=3 * digits.std,
+    )
 
 
 def test_reasons_of_the_adaptive_schedule_are_recorded_once(recipe: Recipe, digits: DataSet) -> None:
@@ -290,14 +325,14 @@ def test_steps_end_inside_an_epoch(recipe: Recipe, digits: DataSet) -> None:
 def test_images_and_weights_are_channels_last_unless_the_recipe_says_otherwise(recipe: Recipe, digits: DataSet) -> None:
     layouts = {torch.channels_last: recipe, torch.contiguous_format: recipe.replace(channels_last=False)}
     for layout, chosen in layouts.items():
-        run = Run(chosen.replace(epochs=1), digits)
+        run = Run(chosen.replace(epochs=1), in_colour(digits))
         shown: list[torch.Tensor] = []
-        run.model.get_submodule("features.3").register_forward_hook(
-            lambda _, inputs, output, to=shown: to.append(output)
+        run.model.get_submodule("features.0").register_forward_hook(
+            lambda _, inputs, output, to=shown: to.extend((inputs[0], output))
         )
         finish(run)
-        assert run.model.get_parameter("features.3.weight").is_contiguous(memory_format=layout)
-        assert shown[0].is_contiguous(memory_format=layout)
+        assert run.model.get_parameter("features.0.weight").is_contiguous(memory_format=layout)
+        assert all(tensor.is_contiguous(memory_format=layout) for tensor in shown)
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "step", "exponential"])

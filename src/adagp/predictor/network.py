@@ -176,7 +176,7 @@ class PaperPredictor:
         return [weight, slice(0, 1)] if self._has_bias(layer) else [weight]
 
     def _scales(self, layer: Layer, squares: Sequence[float] = ()) -> list[float]:
-        """The running root mean square of each block's true gradient; `squares` stand in before the first but 0."""
+        """The running root mean square of each block's true gradient; `squares` stand in while that is 0."""
         if self._literal:
             return [1.0, 1.0]
         now = _mean_squares(layer, squares) or [0.0, 0.0]

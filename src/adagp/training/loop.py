@@ -117,7 +117,7 @@ class Run:
         self.ladder = recipe.ladder(self.total_steps, self.steps_per_epoch)
         method = methods.get(recipe.method)
         self._random = RandomState(recipe.seed, self.device)
-        with self._random, _explained(self.name):
+        with self._random, _explained(self.name, recipe):
             try:
                 self.model = self.task.build_model().to(self.device)
                 self.optimizer = _build_optimizer(recipe, self.model)
@@ -196,7 +196,7 @@ class Run:
         with self._random:
             self.team.seed_batch(self.recipe.seed, step)
             begin = self._clock()
-            with _explained(f"{self.name}, epoch {epoch + 1}, batch {index + 1}"):
+            with _explained(f"{self.name}, epoch {epoch + 1}, batch {index + 1}", self.recipe):
                 loss_tensor = self.gp.step(closure)
                 loss = None if loss_tensor is None else self.team.mean(float(loss_tensor))
             seconds = self._clock() - begin
@@ -250,7 +250,7 @@ class Run:
     def _evaluate(self) -> Evaluation:
         last = self.step_index >= self.total_steps or self.diverged is not None
         self.model.eval()
-        with torch.no_grad(), self._random, _explained(f"{self.name}, evaluation"):
+        with torch.no_grad(), self._random, _explained(f"{self.name}, evaluation", self.recipe):
             evaluation = self.task.evaluate(self.model, self.device, last=last)
         self.model.train()
         return evaluation
@@ -336,7 +336,7 @@ class Run:
 
 
 @contextmanager
-def _explained(place: str) -> Iterator[None]:
+def _explained(place: str, recipe: Recipe) -> Iterator[None]:
     """Turn what PyTorch, the engine and the model refuse while they work into one line that says where it happened."""
     try:
         yield
@@ -348,8 +348,8 @@ def _explained(place: str) -> Iterator[None]:
         text = str(error).strip() or type(error).__name__
         short = isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in text
         remedy = "; there is not enough memory: lower batch_size or take a smaller model" if short else ""
-        if "view size is not compatible" in text:  # torch's message goes on with the other remedy, reshape
-            remedy = "; or train with channels_last = false: a view needs its images in the other layout"
+        if recipe.channels_last and "view size is not compatible" in text:  # torch names the other remedy, reshape
+            remedy = "; or set channels_last=false: a view wants its images in the other layout"
         if isinstance(error, distributed.DistError) or "gloo" in text:
             raise TrainingError(
                 f"{place}: another rank has stopped or hangs, see its own message; what was saved is whole, and "

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from adagp.data import Detection
 from adagp.models import yolo
@@ -132,6 +132,18 @@ def test_mean_average_precision_at_its_ends() -> None:
     assert mean_average_precision([nothing]) == 0.0
     assert mean_average_precision([right, nothing]) == pytest.approx(51 / 101)  # recall levels 0.00 to 0.50
     assert mean_average_precision([]) == 0.0
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+def test_images_have_the_layout_of_the_recipe(recipe: Recipe, objects: Detection, channels_last: bool) -> None:
+    run = Run(recipe.replace(channels_last=channels_last), objects)
+    first = next(module for module in run.model.modules() if isinstance(module, nn.Conv2d))
+    shown: list[Tensor] = []
+    first.register_forward_hook(lambda _, inputs, output: shown.append(inputs[0]))
+    run.step()
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    assert first.weight.is_contiguous(memory_format=layout)
+    assert shown[0].is_contiguous(memory_format=layout)
 
 
 def test_yolo_trains_and_is_judged(recipe: Recipe, objects: Detection) -> None:
