@@ -97,6 +97,18 @@ def _never(*args: Any, **kwargs: Any) -> None:
     raise AssertionError("backward ran in GP")
 
 
+def test_a_graph_built_in_gp_because_grad_mode_is_on_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    model = build()
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1))
+    for x, y in batches(4):
+        with gp.batch() as batch, torch.enable_grad():
+            batch.backward(loss_of(model, x, y))
+        gp.optimizer.step()
+        gp.optimizer.zero_grad()
+    assert caplog.text.count("step 0 is a GP batch, but grad mode is on where layer '0' runs") == 1
+    assert caplog.text.count("grad mode is on") == 1
+
+
 # ---- 3: a source on one layer leaves the others' gradients exact
 
 
@@ -312,7 +324,7 @@ def test_the_state_of_another_model_is_refused_by_name() -> None:
         gp.load_state_dict(AdaGP(last, sgd(last), schedules.fixed(1, 1)).state_dict())
     with pytest.raises(ValueError, match="no AdaGP state"):
         gp.load_state_dict({"weights": 1})
-    with pytest.raises(ValueError, match="has format 1, this version reads 2"):
+    with pytest.raises(ValueError, match="has format 1, this version reads 3"):
         gp.load_state_dict(gp.state_dict() | {"format": 1})
     for other_gp, part in (
         (
@@ -688,7 +700,7 @@ def test_a_loss_that_is_not_finite_in_backprop_stops_with_the_layers_name(predic
 
 def test_a_gradient_that_is_not_finite_teaches_nothing() -> None:
     model = build()
-    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1))
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), stop_on_nonfinite=False)
     run(gp, model, batches(4))
     before = copy.deepcopy(gp.state_dict()["predictor"])
     with gp.batch():
@@ -701,6 +713,72 @@ def test_a_gradient_that_is_not_finite_teaches_nothing() -> None:
             parameter.grad.fill_(float("inf"))
     assert gp.counts()["nonfinite"] == 4
     assert torch.equal(before["network"]["last"], gp.state_dict()["predictor"]["network"]["last"])
+
+
+class Fragile(torch.autograd.Function):
+    """The identity, with a gradient that is not finite."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, value: float) -> Tensor:
+        ctx.value = value
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return torch.full_like(grads[0], ctx.value), None
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("predictor", ["trusted", None])
+def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_touched(
+    predictor: str | None, value: float
+) -> None:
+    model = build()
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1, source="zero"), predictor)
+    run(gp, model, batches(3))
+    before, state = copy.deepcopy(model.state_dict()), gp.state_dict()["predictor"]
+    x, y = batches(1)[0]
+    broken = nn.Sequential(*model[:7])
+    with pytest.raises(NonFiniteError, match=r"the gradient of parameter '.*' is not finite at step 3 \(BP\)"):
+        gp.step(lambda: nn.functional.cross_entropy(model[7:](Fragile.apply(broken(x), value)), y))
+    after = model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name, _ in model.named_parameters())
+    assert gp.step_index == 3
+    if predictor is not None:
+        assert torch.equal(state["network"]["last"], gp.state_dict()["predictor"]["network"]["last"])
+
+
+def test_an_uncovered_parameter_whose_gradient_is_not_finite_is_named() -> None:
+    model = build()
+    gp = AdaGP(model, sgd(model), schedules.always_backprop(), exclude="^0$")
+    with pytest.raises(NonFiniteError, match=r"parameter '1\.weight'"):
+        gp.step(lambda: loss_of(model, *batches(1)[0]) + Fragile.apply(model[1].weight, float("nan")).sum() * 0)
+
+
+def test_a_large_but_finite_gradient_does_not_stop() -> None:
+    model = nn.Sequential(nn.Linear(2, 2, bias=False))
+    gp = AdaGP(model, torch.optim.SGD(model.parameters(), lr=0.0), schedules.always_backprop(), None)
+    gp.step(lambda: (model(torch.full((1, 2), 1e15)) * 1e15).sum())  # each entry 1e30, their squares overflow
+    assert gp.step_index == 1
+
+
+def test_whoever_else_ran_the_backward_deals_with_infinities() -> None:
+    model = build()
+    gp = AdaGP(model, sgd(model), schedules.always_backprop())
+    with gp.batch() as batch:
+        (loss_of(model, *batches(1)[0]) + Fragile.apply(model[9].bias, float("inf")).sum() * 0).backward()
+        batch.ran_backward()
+    assert gp.step_index == 1
+
+
+def test_divergence_is_reported_as_such_with_immediate_updates() -> None:
+    model = build()
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), immediate=True)
+    run(gp, model, batches(3))
+    with torch.no_grad():
+        model[7].weight[0, 0] = float("nan")
+    with pytest.raises(NonFiniteError, match="layer '7' is the first whose output is not finite"):
+        run(gp, model, batches(1))
 
 
 def test_a_disabled_scaler_hides_no_nan() -> None:

@@ -1,7 +1,7 @@
 """The engine beside what users bring: mixed precision, accumulation, LR schedulers, other optimizers, compile."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,9 @@ from torch._dynamo.testing import CompileCounter
 from torch.optim import Optimizer
 
 from adagp import AdaGP, Phase, Plan, schedules
+from adagp.layers import Layer
+from adagp.predictor import PaperPredictor, Seen
+from adagp.rows import Rows
 from tests.nets import batches, build, equal_parameters, loss_of, sgd
 
 OPTIMIZERS: list[Callable[[Any], Optimizer]] = [
@@ -262,3 +265,127 @@ def test_a_plain_function_is_a_schedule() -> None:
     for x, y in batches(4):
         gp.step(lambda x=x, y=y: loss_of(model, x, y))
     assert gp.counts()["mean"] == 2
+
+
+# ---- what users' loops do
+
+
+class Broken(PaperPredictor):
+    """Predicts NaN for every layer, a given number of times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self._times = times
+
+    def trust(self, layer: str) -> float:
+        return 1.0
+
+    def predict(self, asked: Sequence[tuple[Layer, Seen]]) -> Iterator[Rows | None]:
+        self._times -= 1
+        for rows in super().predict(asked):
+            assert rows is not None
+            yield Rows(rows.weight * float("nan"), rows.bias) if self._times >= 0 else rows
+
+
+def test_a_mixed_batch_with_a_scaler_recovers_from_a_prediction_that_is_not_finite() -> None:
+    mixed = schedules.from_function(lambda step: Plan(Phase.BP, "backprop", {"7": "predicted"}))
+    model, plain = build(), build()
+    gp = AdaGP(model, sgd(model), mixed, Broken(times=1))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    x, y = batches(1)[0]
+    gp.step(lambda: loss_of(model, x, y), scaler=scaler)
+    optimizer = sgd(plain)
+    loss_of(plain, x, y).backward()
+    optimizer.step()
+    assert gp.counts()["fallback"] == 1
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
+    gp.step(lambda: loss_of(model, x, y), scaler=scaler)
+    assert gp.counts()["predicted"] == 1
+
+
+def test_a_scaler_divides_true_gradients_only() -> None:
+    mixed = schedules.from_function(lambda step: Plan(Phase.BP, "backprop", {"7": "random"}))
+    found = []
+    for scaler in (None, torch.amp.GradScaler("cpu", init_scale=1024.0)):
+        model = build()
+        gp = AdaGP(model, sgd(model), mixed, None)
+        for x, y in batches(3):
+            gp.step(lambda x=x, y=y, model=model: loss_of(model, x, y), scaler=scaler)
+        found.append(model)
+    assert equal_parameters(*found)
+
+
+def test_vmap_is_refused_by_name() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1))
+    x = torch.randn(8, 3)
+    gp.step(lambda: model(x).square().mean())
+    with pytest.raises(TypeError, match=r"layer '0' ran under torch\.vmap"):
+        gp.step(lambda: torch.vmap(model)(x).square().mean())
+    torch.vmap(model)(x)  # outside of a batch it is nobody's business
+    gp.optimizer.zero_grad()
+    gp.step(lambda: model(x).square().mean())
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_sparse_gradients_train_like_the_plain_loop(set_to_none: bool) -> None:
+    def net() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Flatten(), nn.Linear(8, 3))
+
+    model, plain = net(), net()
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, plain)]
+    gp = AdaGP(model, optimizers[0], schedules.always_backprop())
+    for step in range(4):
+        x, y = torch.tensor([[step, 1], [2, step]]), torch.tensor([0, 2])
+        with gp.batch() as batch:
+            batch.backward(loss_of(model, x, y))
+        loss_of(plain, x, y).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=set_to_none)
+    assert equal_parameters(model, plain)
+
+
+def test_opacus_is_refused_because_predictions_carry_no_privacy_guarantee() -> None:
+    kind = type("DPOptimizer", (torch.optim.SGD,), {"__module__": "opacus.optimizers.optimizer"})
+    model = build()
+    with pytest.raises(ValueError, match=r"opacus\.optimizers\.optimizer\.DPOptimizer.*privacy"):
+        AdaGP(model, kind(model.parameters(), lr=0.1), schedules.fixed(1, 1))
+
+
+@pytest.mark.parametrize("schedule", [schedules.always_backprop(), schedules.fixed(1, 0)], ids=["bp", "gp"])
+def test_a_closure_may_return_more_than_the_loss(schedule: schedules.Schedule) -> None:
+    model = build()
+    gp = AdaGP(model, sgd(model), schedule)
+    x, y = batches(1)[0]
+
+    def closure() -> tuple[Tensor, Tensor, str]:
+        outputs = model(x)
+        return nn.functional.cross_entropy(outputs, y), outputs, "more"
+
+    result = gp.step(closure)
+    assert result is not None
+    loss, outputs, more = result
+    assert not loss.requires_grad
+    assert outputs.shape == (8, 3)
+    assert more == "more"
+    with pytest.raises(TypeError, match=r"the loss is \(\), not a tensor"):
+        gp.step(lambda: ())  # type: ignore[arg-type, return-value]
+
+
+def test_a_gradient_penalty_in_gp_is_told_what_to_do() -> None:
+    model = build()
+    gp = AdaGP(model, sgd(model), schedules.ladder(1, 1, 1, rungs=((1, 0),)))
+    x, y = batches(1)[0]
+
+    def penalised() -> Tensor:
+        inputs = x.clone().requires_grad_()
+        loss = loss_of(model, inputs, y)
+        return loss + torch.autograd.grad(loss, inputs, create_graph=True)[0].square().mean()
+
+    gp.step(penalised)
+    with pytest.raises(RuntimeError, match=r"step 1 is a GP batch.*no autograd graph.*torch\.is_grad_enabled\(\)"):
+        gp.step(penalised)
+    gp.step(lambda: penalised() if torch.is_grad_enabled() else loss_of(model, x, y))
+    assert gp.step_index == 2

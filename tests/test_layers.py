@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from adagp import layers
-from adagp.coverage import find_layers
+from adagp import AdaGP, layers, schedules
+from adagp.coverage import find_layers, present_coverage
 from adagp.layers import Layer
 from adagp.rows import Rows
 
@@ -217,8 +217,9 @@ def test_coverage_gives_the_reason_for_every_module_left_out() -> None:
     net["frozen"].weight.requires_grad_(False)
     net["tied"].weight = net["table"].weight
     optimized = [p for name, p in net.named_parameters() if not name.startswith("outside")]
-    found, coverage = find_layers(net, optimized)
-    assert [layer.name for layer in found] == ["conv", "tied"]
+    found, reasons = find_layers(net, optimized)
+    assert [layer.name for layer in found] == ["conv", "frozen", "tied"]
+    coverage = present_coverage(net, optimized, found, reasons)
     why = {row.layer: row.reason for row in coverage.rows}
     assert why["conv"] == ""
     assert "no rows for type BatchNorm2d" in why["norm"]
@@ -230,7 +231,9 @@ def test_coverage_gives_the_reason_for_every_module_left_out() -> None:
     assert "parametrization" in why["normed"]
     total = sum(p.numel() for p in net.parameters())
     assert sum(row.parameters for row in coverage.rows) == total
-    assert coverage.share == pytest.approx((112 + 36) / total)
+    trained = sum(p.numel() for p in optimized if p.requires_grad)
+    assert sum(row.trained for row in coverage.rows) == trained
+    assert coverage.share == pytest.approx((112 + 36) / trained)
     assert "covered" in str(coverage)
 
 
@@ -240,10 +243,67 @@ def test_lazy_layers_are_refused_until_they_have_a_shape() -> None:
         find_layers(net, net.parameters())
 
 
-def test_a_frozen_bias_is_left_alone() -> None:
+def test_a_frozen_bias_gets_no_gradient() -> None:
     module = nn.Linear(3, 2)
+    layer = only_layer(module)
+    rows = Rows(torch.ones(2, 3), torch.ones(2, 1))
+    layer.assign(rows)
+    assert module.bias.grad is not None
     module.bias.requires_grad_(False)
-    assert only_layer(module).bias is None
+    layer.assign(rows)
+    assert module.bias.grad is None
+    assert module.weight.grad is not None
+
+
+def test_the_share_counts_what_is_trained_and_supplied() -> None:
+    net = nn.Sequential(nn.Linear(10, 10), nn.LayerNorm(10), nn.Linear(10, 10))
+    net[2].weight.requires_grad_(False)
+    optimized = [net[0].weight, *net[1].parameters(), *net[2].parameters()]
+    found, reasons = find_layers(net, optimized)
+    coverage = present_coverage(net, optimized, found, reasons)
+    assert [(row.trained, row.supplied) for row in coverage.rows] == [(100, 100), (20, 0), (10, 0)]
+    assert coverage.share == pytest.approx(100 / 130)
+
+
+def test_a_weight_that_joins_the_optimizer_later_is_told() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(net[0].parameters(), lr=0.1)
+    gp = AdaGP(net, optimizer, schedules.always_backprop())
+    assert gp.coverage().rows[1].reason == "its weight is not in the optimizer"
+    optimizer.add_param_group({"params": list(net[1].parameters())})
+    assert "joined the optimizer after AdaGP was attached" in gp.coverage().rows[1].reason
+    assert gp.coverage().share == pytest.approx(0.5)
+
+
+class Linear(nn.Module):
+    """Another library's, with the name of torch's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(40, 40))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
+def test_a_type_that_is_not_covered_is_named_in_full() -> None:
+    net = nn.Sequential(nn.Linear(40, 40), Linear())
+    why = find_layers(net, net.parameters())[1]["1"]
+    assert f"no rows for type {Linear.__module__}.Linear:" in why
+
+
+def test_low_coverage_is_told_when_attaching(caplog: pytest.LogCaptureFixture) -> None:
+    net = nn.Sequential(nn.Embedding(100, 40), Linear(), nn.Linear(40, 40))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    AdaGP(net, optimizer, schedules.always_backprop())
+    assert not caplog.records
+    AdaGP(net, optimizer, schedules.fixed(1, 1))
+    assert "only 22.7 % of the trained parameters are covered" in caplog.text
+    assert "'0' (Embedding, 4,000), '1' (Linear, 1,600)" in caplog.text
+    caplog.clear()
+    net[0].weight.requires_grad_(False)
+    AdaGP(net, optimizer, schedules.fixed(1, 1))
+    assert not caplog.records
 
 
 def test_a_bias_outside_the_optimizer_or_of_another_layer_is_left_alone() -> None:

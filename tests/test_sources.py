@@ -1,6 +1,7 @@
 """`random` and `topk`: what they put into `.grad`, and that everything else stays as plain backpropagation has it."""
 
 import copy
+import re
 from collections.abc import Callable
 
 import pytest
@@ -189,6 +190,96 @@ def test_topk_refuses_by_name_what_it_cannot_serve() -> None:
             attach(model, {layer: "topk"}).batch()
     with pytest.raises(ValueError, match="k = 0"):
         TopK(k=0)
+
+
+def test_layers_that_topk_cannot_serve_are_left_exact_by_the_exclude_it_offers() -> None:
+    model = nn.Sequential(nn.Conv1d(2, 3, 3), nn.ReLU(), nn.ConvTranspose1d(3, 2, 3), nn.Flatten(), nn.Linear(16, 2))
+    topk = schedules.from_function(lambda step: Plan(Phase.BP, "topk"))
+    with pytest.raises(ValueError, match="exclude=") as refused:
+        AdaGP(model, sgd(model), topk, None).batch()
+    offered = re.search(r"exclude='(.*)'", str(refused.value))
+    assert offered is not None
+    gp = AdaGP(model, sgd(model), topk, None, exclude=offered[1])
+    x = torch.randn(4, 2, 8)
+    exact = plain(model, lambda net: net(x).square().mean())
+    found = under_plan(gp, lambda net: net(x).square().mean())
+    assert all(torch.equal(found[name], exact[name]) for name in exact if not name.startswith("4"))
+
+
+@pytest.mark.parametrize("layer", ["0", "7"])
+def test_topk_gets_its_gradients_whoever_runs_the_backward(layer: str) -> None:
+    (x, y), *_ = batches(1)
+    ours, theirs = build(), build()
+    expected = under_plan(attach(ours, {layer: "topk"}), lambda model: loss_of(model, x, y))
+    with attach(theirs, {layer: "topk"}).batch() as batch:
+        torch.autograd.backward([loss_of(theirs, x, y)])
+        batch.ran_backward()
+    found = gradients(theirs)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+class Functional(nn.Module):
+    """Uses the weight of `hidden` without calling the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(nn.functional.linear(x, self.hidden.weight))
+
+
+def test_topk_does_not_leave_a_weight_used_functionally_untrained(caplog: pytest.LogCaptureFixture) -> None:
+    model = Functional()
+    gp = attach(model, {"hidden": "topk"})
+    x = torch.randn(8, 4)
+    gp.step(lambda: model(x).square().mean())
+    assert "layer 'hidden' is not covered: its module was not called at step 0" in caplog.text
+    assert not next(row.covered for row in gp.coverage().rows if row.layer == "hidden")
+    before = model.hidden.weight.detach().clone()
+    gp.step(lambda: model(x).square().mean())
+    assert not torch.equal(before, model.hidden.weight)
+    fresh = attach(model, {"hidden": "topk"})
+    fresh.load_state_dict(gp.state_dict())
+    assert not next(row.covered for row in fresh.coverage().rows if row.layer == "hidden")
+
+
+class Sometimes(nn.Module):
+    """Leaves its middle layer out when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+        self.whole = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return self.last(self.middle(x) if self.whole else x)
+
+
+def test_a_layer_that_has_run_before_may_be_left_out_under_topk() -> None:
+    model = Sometimes()
+    gp = attach(model, {"middle": "topk"})
+    for model.whole in (True, False, True):
+        gp.step(lambda: model(torch.ones(2, 4)).square().mean())
+    assert next(row.covered for row in gp.coverage().rows if row.layer == "middle")
+    assert gp.counts()["topk"] == 2
+    assert gp.counts()["skip"] == 1
+
+
+def test_a_layer_that_runs_but_gets_no_gradient_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    model = Sometimes()
+    gp = attach(model, {"middle": "topk"})
+    for _ in range(3):
+        with gp.batch() as batch:
+            model(torch.ones(2, 4))
+            batch.backward(model.first(torch.ones(2, 4)).mean())
+        gp.optimizer.step()
+        gp.optimizer.zero_grad()
+    assert caplog.text.count("layer 'middle' ran at step 0 but no gradient came to its output") == 1
+    assert caplog.text.count("no gradient came") == 1
 
 
 def test_a_gp_plan_cannot_ask_for_topk() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from torch.optim import Optimizer
 
 from adagp import predictor as predictors
 from adagp import sources as known_sources
-from adagp.coverage import Coverage, find_layers, shared_layers, uncovered_parameters
+from adagp.coverage import Coverage, find_layers, present_coverage, shared_layers, uncovered_parameters
 from adagp.distributed import Ranks, unwrap
 from adagp.layers import Layer
 from adagp.predictor import Predictor
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("adagp")
 
-_FORMAT = 2
+_FORMAT = 3
+_LOW_COVERAGE = 0.5
+"""Share of the trained parameters below which attaching warns."""
 
 
 class Attachment:
@@ -42,11 +45,12 @@ class Attachment:
         exclude: str | None,
         immediate: bool,
         skip_forward: bool,
+        stop_on_nonfinite: bool,
         timer: Callable[[], float] | None,
     ) -> None:
         """Find the layers and check that everything fits together; see `AdaGP` for the arguments."""
         self.optimizer, self.schedule = optimizer, schedule
-        self.immediate, self.skip_forward = immediate, skip_forward
+        self.immediate, self.skip_forward, self.stop_on_nonfinite = immediate, skip_forward, stop_on_nonfinite
         self._timer = timer
         self.predictor_seconds = 0.0
         self.step_index = 0
@@ -59,18 +63,30 @@ class Attachment:
         self.bytes: Counter[str] = Counter()
         self.quality = QualityRecord()
         self.ranks = Ranks(model)
-        self.layers, self.coverage = _find(model, optimizer, include, exclude)
+        self._model = unwrap(model)
+        self.layers, self._reasons = _find(self._model, optimizer, include, exclude)
         self._signature = {layer.name: [layer.out, layer.fan_in, type(layer.kind).__name__] for layer in self.layers}
         self._dropped: dict[str, str] = {}
+        self._warned: set[str] = set()
         self.device = self.layers[0].weight.device
         self.by_name = {layer.name: layer for layer in self.layers}
-        self.shared = shared_layers(unwrap(model), self.layers)
-        self.uncovered = list(uncovered_parameters(unwrap(model), self.layers))
+        self.shared = shared_layers(self._model, self.layers)
+        self.uncovered = list(uncovered_parameters(self._model, self.layers))
         self.predictor = predictors.build(predictor) if isinstance(predictor, str) else predictor
         if self.predictor is not None:
             self.predictor.attach(self.layers)
         self.sources = known_sources.build(schedule.sources, self.predictor, sources)
+        self.learns = self.predictor is not None or any(source.remembers for source in self.sources.values())
+        """Whether anything learns from true gradients."""
+        self.sees_calls = self.predictor is not None or any(
+            source.needs_output or source.needs_error or source.needs_forward for source in self.sources.values()
+        )
+        """Whether anything depends on modules being called, which a weight used functionally is not."""
+        self.called: set[str] = set()
+        """The layers that have run at least once."""
         self._refuse_what_cannot_work()
+        if schedule.sources - {"backprop"}:
+            self._warn_of_low_coverage()
 
     def _refuse_what_cannot_work(self) -> None:
         devices = {layer.weight.device for layer in self.layers}
@@ -88,6 +104,39 @@ class Attachment:
                 "used twice cannot change between its uses: use immediate=False"
             )
 
+    def _warn_of_low_coverage(self) -> None:
+        """Say at once where most of the model cannot take part: nothing else in training would show it."""
+        coverage = self.coverage()
+        if coverage.share >= _LOW_COVERAGE:
+            return
+        gaps = ", ".join(f"{row.layer!r} ({row.kind}, {row.trained:,})" for row in coverage.largest_gaps())
+        logger.warning(
+            "only %.1f %% of the trained parameters are covered; all others rest in GP, the largest of them in %s: "
+            "gp.coverage() gives the reasons, adagp.layers.register adds a layer type",
+            100 * coverage.share,
+            gaps,
+        )
+
+    def coverage(self) -> Coverage:
+        """Which layers are covered at present, which are not, and why."""
+        return present_coverage(self._model, self.parameters(), self.layers, self._reasons)
+
+    def parameters(self) -> list[nn.Parameter]:
+        """All parameters that the optimizer holds now."""
+        return _held(self.optimizer)
+
+    def name_of(self, parameter: nn.Parameter) -> str:
+        """How messages call a parameter."""
+        names = (name for name, one in self._model.named_parameters() if one is parameter)
+        name = next(names, None)
+        return "a parameter that is not the model's" if name is None else f"parameter {name!r}"
+
+    def warn_once(self, key: str, message: str, *arguments: object) -> None:
+        """Log a warning unless one with this key was logged before."""
+        if key not in self._warned:
+            self._warned.add(key)
+            logger.warning(message, *arguments)
+
     def next_plan(self) -> Plan:
         """The plan of the next batch; asking changes nothing."""
         if self.force_backprop:
@@ -95,7 +144,7 @@ class Attachment:
         return self.schedule(self.step_index)
 
     def resolve(self, plan: Plan) -> dict[str, str]:
-        """The source of every covered layer under a plan, checked."""
+        """The source of every covered layer under a plan, checked; a layer that is frozen now has none."""
         unknown = plan.used_sources() - self.sources.keys()
         if "predicted" in unknown:
             raise ValueError("the plan asks for 'predicted' but predictor=None: give AdaGP a predictor")
@@ -104,7 +153,7 @@ class Attachment:
                 f"the plan of step {self.step_index} asks for {sorted(unknown)}, which the schedule did not announce; "
                 f"announced: {sorted(self.sources)} (see schedules.from_function)"
             )
-        strangers = plan.overrides.keys() - {row.layer for row in self.coverage.rows}
+        strangers = plan.overrides.keys() - self._reasons.keys()
         if strangers:
             raise ValueError(
                 f"the plan of step {self.step_index} names {sorted(strangers)}, which the model has not; its layers "
@@ -117,7 +166,7 @@ class Attachment:
                     f"the plan of step {self.step_index} ({plan.phase.value}) gives {name!r} {source!r}, but it is not "
                     f"covered: it can have {' or '.join(allowed)}"
                 )
-        chosen = {layer.name: plan.source(layer.name) for layer in self.layers}
+        chosen = {layer.name: plan.source(layer.name) for layer in self.layers if layer.weight.requires_grad}
         if plan.phase is Phase.GP:
             graphs = [name for name, source in chosen.items() if self.sources[source].needs_backward]
             if graphs:
@@ -127,6 +176,7 @@ class Attachment:
 
     def _refuse_layers(self, chosen: Mapping[str, str]) -> None:
         """A source may not be able to serve a layer."""
+        reasons: dict[str, str] = {}
         for name, source in chosen.items():
             reason = self.sources[source].refuse(self.by_name[name])
             if not reason and self.sources[source].needs_error and name in self.shared:
@@ -135,7 +185,13 @@ class Attachment:
                     "another module too: give it another source"
                 )
             if reason:
-                raise ValueError(f"the plan of step {self.step_index} asks for what cannot be: {reason}")
+                reasons[name] = reason
+        if reasons:
+            pattern = "|".join(f"^{re.escape(name)}$" for name in reasons)
+            raise ValueError(
+                f"the plan of step {self.step_index} asks for what a source cannot do: {next(iter(reasons.values()))}; "
+                f"to leave all such layers exact, give AdaGP (and schedules.layer_names) exclude={pattern!r}"
+            )
 
     def drop(self, layer: Layer, reason: str) -> None:
         """Cover a layer no longer, because the first batches showed that its output is never seen."""
@@ -144,7 +200,7 @@ class Attachment:
         self.layers.remove(layer)
         del self.by_name[layer.name]
         self.uncovered += [(layer.name, parameter) for parameter in layer.parameters()]
-        self.coverage = self.coverage.without(layer.name, reason)
+        self._reasons[layer.name] = reason
 
     def timed(self, work: Callable[[], Any]) -> Any:
         """Do the predictor's work on its clock, if there is one."""
@@ -162,6 +218,7 @@ class Attachment:
             "setup": self._setup(),
             "layers": dict(self._signature),
             "dropped": dict(self._dropped),
+            "called": sorted(self.called),
             "step_index": self.step_index,
             "force_backprop": self.force_backprop,
             "counts": dict(self.counts),
@@ -213,6 +270,7 @@ class Attachment:
         for name, reason in state["dropped"].items():
             if name in self.by_name:
                 self.drop(self.by_name[name], reason)
+        self.called = set(state["called"])
         self.step_index = state["step_index"]
         self.force_backprop = state["force_backprop"]
         self.counts = Counter(state["counts"])
@@ -224,19 +282,25 @@ class Attachment:
         self.batches, self.bytes = Counter(state["batches"]), Counter(state["bytes"])
 
 
+def _held(optimizer: Optimizer) -> list[nn.Parameter]:
+    """The parameters that an optimizer holds."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def _find(
     model: nn.Module, optimizer: Optimizer, include: str | None, exclude: str | None
-) -> tuple[list[Layer], Coverage]:
-    optimized = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+) -> tuple[list[Layer], dict[str, str]]:
+    optimized = _held(optimizer)
     trained = {id(parameter) for parameter in optimized}
     if not any(id(parameter) in trained for parameter in model.parameters()):
         raise ValueError(
             "the optimizer holds none of the model's parameters: build it from model.parameters(), "
             "after moving the model to its device"
         )
-    layers, coverage = find_layers(unwrap(model), optimized, include, exclude)
+    layers, reasons = find_layers(model, optimized, include, exclude)
     if not layers:
+        coverage = present_coverage(model, optimized, layers, reasons)
         raise ValueError(
             f"the model has no layer that adagp can cover:\n{coverage}\nregister its layer types with layers.register"
         )
-    return layers, coverage
+    return layers, reasons

@@ -6,10 +6,11 @@ schedule) -> the user's optimizer.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
-from math import isfinite
+from itertools import chain
+from math import inf, isfinite
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -61,12 +62,14 @@ class Batch:
         self._backward_done = False
         self._scaled = False
         self._sends_buffers = False
+        self._ran_own_backward = False
         self._restore = ExitStack()
         self.failed = False
         """Whether a prediction or the loss was not finite in GP; nothing was applied, or nothing more if immediate."""
         self.step_index = attached.step_index
         self.plan = attached.next_plan()
         self.source = attached.resolve(self.plan)
+        self._layers = [layer for layer in attached.layers if layer.name in self.source]
         self._studied = () if attached.predictor is None else attached.predictor.studied()
         self._duties = self._hook_duties()
 
@@ -122,7 +125,7 @@ class Batch:
         for group in self._attached.optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    if bool(parameter.grad.ne(0).any()):
+                    if bool(_entries(parameter.grad).ne(0).any()):
                         raise RuntimeError(
                             "a gradient is left from an earlier backward: call optimizer.zero_grad() after each step; "
                             "to accumulate, call batch.backward several times inside one batch"
@@ -132,15 +135,32 @@ class Batch:
     def _cut_graph(self) -> None:
         """Parameters without need of a graph do not require grad in this batch; autograd prunes the rest by itself."""
         attached = self._attached
-        for layer in attached.layers:
+        for layer in self._layers:
             if not attached.sources[self.source[layer.name]].needs_graph:
                 for parameter in layer.parameters():
                     self._without_grad(parameter)
-        for module, parameter in attached.uncovered:
-            if self.plan.source_of_uncovered(module) != "backprop":
+        for module, parameter in self._without_source():
+            if self._rests(module):
                 self._without_grad(parameter)
 
+    def _without_source(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The trainable parameters no source serves in this batch: uncovered ones, and biases of frozen weights."""
+        frozen = (layer for layer in self._attached.layers if layer.name not in self.source)
+        biases = ((layer.name, layer.bias) for layer in frozen if layer.bias is not None)
+        for module, parameter in chain(self._attached.uncovered, biases):
+            if parameter.requires_grad:
+                yield module, parameter
+
+    def _rests(self, module: str) -> bool:
+        """Whether the plan wants no backward for the parameters of this module that no source serves."""
+        name = self.plan.source_of_uncovered(module)
+        source = self._attached.sources.get(name)
+        return name != "backprop" and (source is None or not source.needs_backward)
+
     def _without_grad(self, parameter: nn.Parameter) -> None:
+        """Leave a parameter out of the graph until the batch ends; a frozen one is out of it anyway."""
+        if not parameter.requires_grad:
+            return
         if not self._attached.ranks.mixes_sources:
             raise ValueError(
                 f"the plan of step {self.step_index} leaves parameters without backprop, and DistributedDataParallel "
@@ -165,7 +185,7 @@ class Batch:
                     self._scaled = self._scaler is not None
                     scaled = loss if self._scaler is None else self._scaler.scale(loss)
                     scaled.backward()
-                self._backward_done = True
+                self._backward_done = self._ran_own_backward = True
         finally:
             self._recording = True
         self.ran_forward()
@@ -194,7 +214,7 @@ class Batch:
         """Whether anything waits for backward: a plan may give every parameter another source, or rest."""
         attached = self._attached
         return any(attached.sources[source].needs_backward for source in self.source.values()) or any(
-            self.plan.source_of_uncovered(module) == "backprop" for module, _ in attached.uncovered
+            not self._rests(module) for module, _ in self._without_source()
         )
 
     def __exit__(
@@ -208,15 +228,16 @@ class Batch:
             return
         if self.plan.phase is not Phase.GP and not self._backward_done:
             raise RuntimeError(f"a {self.plan.phase.value} batch ended without batch.backward(loss)")
-        with torch.no_grad():
-            self._average_received()  # before the scaler looks for infinities, so that all ranks see the same
-        if self._scaler is not None and self._scaled:
-            self._scaler.unscale_(attached.optimizer)
         with torch.no_grad(), _full_precision(attached.device):
+            self._average_received()  # before the scaler looks for infinities, so that all ranks see the same
             seen = self._agreed()
+            self._miss()
+            supplied = self._supply(seen)
+            self._unscale(supplied)
             truths = self._truths()
-            self._supply(seen)
-            agreements = attached.timed(lambda: self._learn(seen, truths))
+            squares = _squares(truths) if truths and attached.learns else {}
+            self._stop_if_not_finite(squares, supplied)
+            agreements = attached.timed(lambda: self._learn(seen, truths, squares))
         if self.failed:
             attached.counts["fallback"] += 1
             attached.force_backprop = True
@@ -253,10 +274,10 @@ class Batch:
         attached = self._attached
         if attached.ranks.count == 1:
             return
-        events = [self.failed, *(layer.name in self._samples for layer in attached.layers)]
+        events = [self.failed, *(layer.name in self._samples for layer in self._layers)]
         failed, *ran = attached.ranks.totals([int(event) for event in events], attached.device)
         self.failed = failed > 0
-        for layer, ranks in zip(attached.layers, ran, strict=True):
+        for layer, ranks in zip(self._layers, ran, strict=True):
             if 0 < ranks < attached.ranks.count:
                 raise RuntimeError(
                     f"layer {layer.name!r} ran on {ranks} of {attached.ranks.count} ranks in this batch, and all must "
@@ -268,7 +289,7 @@ class Batch:
         attached = self._attached
         if attached.ranks.count == 1:
             return
-        asking = [layer for layer in attached.layers if attached.sources[self.source[layer.name]].needs_error]
+        asking = [layer for layer in self._layers if attached.sources[self.source[layer.name]].needs_error]
         parameters = [parameter for layer in asking for parameter in layer.parameters()]
         reached = attached.ranks.totals([parameter.grad is not None for parameter in parameters], attached.device)
         served = [parameter for parameter, ranks in zip(parameters, reached, strict=True) if ranks]
@@ -280,25 +301,81 @@ class Batch:
         """The true rows of every layer that backpropagation served."""
         attached = self._attached
         truths: dict[str, Rows] = {}
-        for layer in list(attached.layers):
+        for layer in self._layers:
             if self.source[layer.name] != "backprop":
                 continue
             rows = layer.gradient()
             if rows is None:
                 continue
-            if attached.predictor is not None and layer.name not in self._samples:
+            if attached.sees_calls and layer.name not in self._samples:
                 attached.drop(layer, "its weight is used without calling the module, so its output is never seen")
                 continue
             truths[layer.name] = rows
             attached.counts["backprop"] += 1
         return truths
 
-    def _supply(self, seen: Mapping[str, Seen]) -> None:
-        """Every source without a backward writes its layers' gradients; the parameters that rest get None."""
+    def _miss(self) -> None:
+        """Name the layers whose source waited for the gradient at their output, and got none."""
+        attached = self._attached
+        waiting = [layer for layer in self._layers if attached.sources[self.source[layer.name]].needs_error]
+        for layer in waiting:
+            if layer.bias is not None and not layer.bias.requires_grad:
+                layer.bias.grad = None  # a frozen bias: the graph was cut there anyway, so nobody looked
+            if layer.name not in self._samples and layer.name not in attached.called:
+                attached.drop(
+                    layer,
+                    f"its module was not called at step {self.step_index}: either it was not reached, or its weight is "
+                    "used without calling it, where no source can stand in; it is trained exactly from now on",
+                )
+            elif layer.name in self._samples and layer.weight.grad is None:
+                attached.warn_once(
+                    f"no gradient at {layer.name}",
+                    "layer %r ran at step %d but no gradient came to its output, so %r had nothing to give and its "
+                    "weight was left alone: does the loss depend on it, and did a backward run?",
+                    layer.name,
+                    self.step_index,
+                    self.source[layer.name],
+                )
+        attached.called |= self._samples.keys()
+
+    def _unscale(self, supplied: Sequence[Layer]) -> None:
+        """Let the scaler divide what backward brought, and nothing else; a batch that failed is scaled anew."""
+        if self._scaler is None or not self._scaled or self.failed:
+            return
+        kept = [(parameter, parameter.grad) for layer in supplied for parameter in layer.parameters()]
+        for parameter, _ in kept:
+            parameter.grad = None
+        self._scaler.unscale_(self._attached.optimizer)
+        for parameter, grad in kept:
+            parameter.grad = grad
+
+    def _stop_if_not_finite(self, squares: Mapping[str, tuple[float, ...]], supplied: Sequence[Layer]) -> None:
+        """Raise before anything is updated where a true gradient is not finite.
+
+        A scaler deals with that by itself, and so may whoever else ran the backward.
+        """
+        attached = self._attached
+        scaled = self._scaler is not None and self._scaler.is_enabled()
+        if not attached.stop_on_nonfinite or not self._ran_own_backward or scaled:
+            return
+        known = [layer for layer in self._layers if layer.name in squares]
+        checked = {id(parameter) for layer in (*known, *supplied) for parameter in layer.parameters()}
+        suspects = [part for layer in known if inf in squares[layer.name] for part in layer.parameters()]
+        suspects += _not_finite([part for part in attached.parameters() if id(part) not in checked])
+        broken = next((part for part in suspects if part.grad is not None and not _is_finite(part.grad)), None)
+        if broken is not None:
+            raise NonFiniteError(
+                f"the gradient of {attached.name_of(broken)} is not finite at step {self.step_index} "
+                f"({self.plan.phase.value}) although the loss is, and nothing was updated: lower the learning rate, "
+                "clip gradients, or resume from the last checkpoint (stop_on_nonfinite=False applies it)"
+            )
+
+    def _supply(self, seen: Mapping[str, Seen]) -> list[Layer]:
+        """Every source without a backward writes its layers' gradients; those layers are returned."""
         attached = self._attached
         if self.plan.phase is Phase.GP and attached.immediate and self._samples:
-            return
-        served = [layer for layer in attached.layers if self.source[layer.name] != "backprop"]
+            return []
+        served = [layer for layer in self._layers if self.source[layer.name] != "backprop"]
         without = [layer for layer in served if not attached.sources[self.source[layer.name]].needs_backward]
         samples = self._counted([layer.name for layer in without])
         for name, source in attached.sources.items():
@@ -313,9 +390,10 @@ class Batch:
         if self.failed:
             for layer in without:
                 layer.assign(None)
-            return
+            return without
         for layer in served:
             self._count(layer)
+        return without
 
     def _counted(self, names: list[str]) -> dict[str, int]:
         """How many samples went through each layer that wants to know, over all micro-batches and ranks."""
@@ -363,14 +441,15 @@ class Batch:
         """Count what the optimizer will find: a source that gave nothing was a skip."""
         self._attached.counts["skip" if layer.weight.grad is None else self.source[layer.name]] += 1
 
-    def _learn(self, seen: Mapping[str, Seen], truths: Mapping[str, Rows]) -> dict[str, Agreement]:
+    def _learn(
+        self, seen: Mapping[str, Seen], truths: Mapping[str, Rows], squares: Mapping[str, tuple[float, ...]]
+    ) -> dict[str, Agreement]:
         """The predictor and the sources that remember learn from what was true; quality is recorded."""
         attached = self._attached
-        remembering = [source for source in attached.sources.values() if source.remembers]
-        if not truths or (attached.predictor is None and not remembering):
+        if not squares:
             return {}
-        squares = _squares(truths)
-        sound = [name for name, values in squares.items() if all(value < float("inf") for value in values)]
+        remembering = [source for source in attached.sources.values() if source.remembers]
+        sound = [name for name, values in squares.items() if inf not in values]
         if len(sound) < len(truths):
             attached.counts["nonfinite"] += len(truths) - len(sound)
         for source in remembering:
@@ -398,8 +477,17 @@ class Batch:
         duty = self._duties.get(layer.name)
         if duty is None:
             return None
-        if duty.wants_tensor and not isinstance(output, Tensor):
-            raise TypeError(f"layer {layer.name!r} returned {type(output).__name__}, not a tensor: exclude it")
+        if duty.wants_tensor:
+            _refuse_output(layer, output)
+        if self.plan.phase is Phase.GP and torch.is_grad_enabled():
+            self._attached.warn_once(
+                "grad mode",
+                "step %d is a GP batch, but grad mode is on where layer %r runs: somebody switched it on inside the "
+                "batch (automatic optimization in Lightning does), so the whole autograd graph is built, and its time "
+                "and memory are not saved; run the forward without torch.enable_grad()",
+                self.step_index,
+                layer.name,
+            )
         if self._recording:  # in backward, activation checkpointing runs layers a second time
             self._record(layer, output, duty)
         if duty.source.needs_error and torch.is_grad_enabled():
@@ -407,14 +495,9 @@ class Batch:
                 raise TypeError(
                     f"layer {layer.name!r} was called without a tensor as its input: give it another source"
                 )
-            tapped: Tensor = tap(output, layer_input, partial(self._deliver, layer, duty.source))
+            tapped: Tensor = tap(output, layer_input, partial(duty.source.receive, layer))
             return tapped
         return None
-
-    def _deliver(self, layer: Layer, source: Source, layer_input: Tensor, error: Tensor) -> None:
-        """Hand a layer's error to its source: what `backward` brings, not what the user's own autograd calls do."""
-        if not self._recording:
-            source.receive(layer, layer_input, error)
 
     def _record(self, layer: Layer, output: Any, duty: "_Duty") -> None:
         """Take in what a layer's forward shows."""
@@ -455,8 +538,37 @@ def _full_precision(device: torch.device) -> AbstractContextManager[object]:
     return torch.autocast(device.type, enabled=False) if enabled else nullcontext()
 
 
+def _refuse_output(layer: Layer, output: Any) -> None:
+    """What a layer returned must be a tensor whose batch can be averaged."""
+    if not isinstance(output, Tensor):
+        raise TypeError(f"layer {layer.name!r} returned {type(output).__name__}, not a tensor: exclude it")
+    if not torch.compiler.is_compiling() and torch._C._functorch.is_batchedtensor(output):
+        raise TypeError(
+            f"layer {layer.name!r} ran under torch.vmap, which hides the batch that is to be averaged: run the model "
+            "without vmap in this batch, call it outside of gp.batch() and gp.step(), or exclude the layer"
+        )
+
+
+def _entries(grad: Tensor) -> Tensor:
+    """The entries of a gradient that may differ from zero, also of a sparse one."""
+    return grad.coalesce().values() if grad.is_sparse else grad
+
+
+def _is_finite(grad: Tensor) -> bool:
+    return bool(_entries(grad).isfinite().all())
+
+
+def _not_finite(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+    """Those with a gradient whose norm is not finite; the entries themselves may be."""
+    given = [parameter for parameter in parameters if parameter.grad is not None]
+    norms = _norms([_entries(parameter.grad) for parameter in given if parameter.grad is not None])
+    return [parameter for parameter, norm in zip(given, norms, strict=True) if not isfinite(norm)]
+
+
 def _norms(grads: Sequence[Tensor]) -> list[float]:
     """Euclidean norms, fetched from the device at once; those of half precision are taken in single."""
+    if not grads:
+        return []
     types = {grad.dtype for grad in grads}
     found: dict[int, Tensor] = {}
     for dtype in types:

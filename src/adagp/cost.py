@@ -64,8 +64,10 @@ class CostModel:
         self._model = _on_meta(model).train()
         self._input_shape = tuple(input_shape)
         self._k, self._features = k, features
-        self._layers = {layer.name: layer for layer in find_layers(self._model, self._model.parameters())[0]}
-        self._uncovered = list(uncovered_parameters(self._model, self._layers.values()))
+        found, _ = find_layers(self._model, self._model.parameters())
+        self._layers = {layer.name: layer for layer in found if layer.weight.requires_grad}
+        others = uncovered_parameters(self._model, self._layers.values())
+        self._uncovered = [(module, parameter) for module, parameter in others if parameter.requires_grad]
         self._known: dict[tuple[str, ...], dict[str, LayerCost]] = {}
         self._plain = self.plan_cost(always_backprop()(0))
 

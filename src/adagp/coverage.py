@@ -1,8 +1,8 @@
 """Coverage: which modules of a model are covered layers, and of every other one why it is not."""
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from torch import nn
 
@@ -11,31 +11,43 @@ from adagp.layers import Layer, kind_of
 
 @dataclass(frozen=True)
 class CoverageRow:
-    """One module that owns parameters: whether `adagp` supplies its gradient, and if not, why and what to do."""
+    """One module that owns parameters: whether `adagp` supplies its gradient, and if not, why and what to do.
+
+    Attributes:
+        layer: The module's name.
+        kind: Its class.
+        parameters: How many it owns; a parameter that several modules own counts once.
+        covered: Whether a source can supply its weight gradient now.
+        reason: Why not, and what to do; empty where it is covered.
+        trained: How many of its parameters are trained now: the optimizer holds them and they require grad.
+        supplied: How many of those a source can supply.
+    """
 
     layer: str
     kind: str
     parameters: int
     covered: bool
     reason: str
+    trained: int
+    supplied: int
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Which layers are covered, known before training starts."""
+    """Which layers are covered at present."""
 
     rows: tuple[CoverageRow, ...]
 
     @property
     def share(self) -> float:
-        """Share of the model's parameters whose gradient can be supplied in GP."""
-        total = sum(row.parameters for row in self.rows)
-        return sum(row.parameters for row in self.rows if row.covered) / total if total else 0.0
+        """Share of the trained parameters whose gradient can be supplied in GP."""
+        trained = sum(row.trained for row in self.rows)
+        return sum(row.supplied for row in self.rows) / trained if trained else 0.0
 
-    def without(self, layer: str, reason: str) -> "Coverage":
-        """The same coverage, but for one layer that turned out not to be covered."""
-        changed = (replace(row, covered=False, reason=reason) if row.layer == layer else row for row in self.rows)
-        return Coverage(tuple(changed))
+    def largest_gaps(self, most: int = 3) -> list[CoverageRow]:
+        """The modules with the most trained parameters that no source can supply, largest first."""
+        gaps = [row for row in self.rows if row.trained > row.supplied]
+        return sorted(gaps, key=lambda row: row.supplied - row.trained)[:most]
 
     def __str__(self) -> str:
         """A table for people."""
@@ -49,7 +61,7 @@ class Coverage:
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
         ]
-        return "\n".join([*lines, f"{self.share:.1%} of the parameters are covered"])
+        return "\n".join([*lines, f"{self.share:.1%} of the trained parameters are covered"])
 
 
 def find_layers(
@@ -57,10 +69,14 @@ def find_layers(
     optimized: Iterable[nn.Parameter],
     include: str | None = None,
     exclude: str | None = None,
-) -> tuple[list[Layer], Coverage]:
+) -> tuple[list[Layer], dict[str, str]]:
     """Find the layers to cover, and say of every other module with parameters why it is not.
 
-    `include` and `exclude` are regular expressions searched in the layer's name and its class name.
+    A frozen layer is found too if the optimizer holds its weight: it may be unfrozen later. `include` and `exclude`
+    are regular expressions searched in the layer's name and its class name.
+
+    Returns:
+        The layers, and for every module that owns parameters the reason why it is not covered (empty for layers).
     """
     choice = _Choice(_pattern("include", include), _pattern("exclude", exclude))
     in_optimizer = {id(parameter) for parameter in optimized}
@@ -79,7 +95,51 @@ def find_layers(
             found.append(layer)
             suppliers.update({id(parameter): name for parameter in layer.parameters()})
     choice.refuse_without_effect([name for name, reason in reasons.items() if not reason or "left out" in reason])
-    return found, Coverage(tuple(_coverage_rows(model, reasons, suppliers)))
+    return found, reasons
+
+
+def present_coverage(
+    model: nn.Module, optimized: Iterable[nn.Parameter], layers: Iterable[Layer], reasons: Mapping[str, str]
+) -> Coverage:
+    """The coverage as things are now: what is frozen, and what the optimizer holds, may have changed since attaching.
+
+    Args:
+        model: The model.
+        optimized: What the optimizer holds now.
+        layers: The layers that were found.
+        reasons: Why every other module is not covered; see `find_layers`.
+    """
+    by_name = {layer.name: layer for layer in layers}
+    suppliers = {id(part): layer.name for layer in by_name.values() for part in layer.parameters()}
+    held = {id(parameter) for parameter in optimized}
+    counted: set[int] = set()
+    rows = []
+    for name, module, own in _owners(model):
+        layer, reason = by_name.get(name), reasons[name]
+        if layer is not None and not layer.weight.requires_grad:
+            reason = "frozen: weight.requires_grad is False"
+        if reason == _NOT_OPTIMIZED and id(own["weight"]) in held:
+            reason = "its weight joined the optimizer after AdaGP was attached: attach it anew to cover it"
+        mine = []
+        for key, parameter in own.items():
+            supplier = suppliers.get(id(parameter), name)
+            if supplier == name and id(parameter) not in counted:
+                counted.add(id(parameter))
+                mine.append(parameter)
+            elif key == "weight" and supplier != name and kind_of(module) is None:
+                reason = _tied(supplier)
+        trained = [part for part in mine if part.requires_grad and id(part) in held]
+        supplied = [part for part in trained if not reason and id(part) in suppliers]
+        rows.append(
+            CoverageRow(
+                name, type(module).__name__, _count(mine), not reason, reason, _count(trained), _count(supplied)
+            )
+        )
+    return Coverage(tuple(rows))
+
+
+def _count(parameters: Iterable[nn.Parameter]) -> int:
+    return sum(parameter.numel() for parameter in parameters)
 
 
 def layer_names(model: nn.Module, include: str | None = None, exclude: str | None = None) -> list[str]:
@@ -98,21 +158,6 @@ def _owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, dict[str, nn.Par
         own = dict(module.named_parameters(recurse=False))
         if own:
             yield name, module, own
-
-
-def _coverage_rows(model: nn.Module, reasons: dict[str, str], suppliers: dict[int, str]) -> Iterator[CoverageRow]:
-    """A row per module; a shared parameter counts once, with the layer that supplies it if there is one."""
-    counted: set[int] = set()
-    for name, module, own in _owners(model):
-        count, reason = 0, reasons[name]
-        for key, parameter in own.items():
-            supplier = suppliers.get(id(parameter), name)
-            if supplier == name and id(parameter) not in counted:
-                counted.add(id(parameter))
-                count += parameter.numel()
-            elif key == "weight" and supplier != name and kind_of(module) is None:
-                reason = f"weight tied to {supplier}.weight, which supplies the one gradient of both"
-        yield CoverageRow(name, type(module).__name__, count, not reason, reason)
 
 
 class _Choice:
@@ -169,21 +214,30 @@ def _uncovered_reason(
 ) -> str:
     """Why a module is not covered, or an empty string."""
     if kind_of(module) is None:
-        return f"no rows for type {type(module).__name__}: gradient None in GP; see `layers.register`"
+        return f"no rows for type {_type_name(type(module))}: gradient None in GP; see `layers.register`"
     weight = own.get("weight")
     if weight is None:
         return "its weight is computed from other parameters (a parametrization): gradient None in GP"
     if isinstance(weight, nn.UninitializedParameter):
         raise ValueError(f"layer {module!r} is lazy and has no shape yet: run one forward before attaching AdaGP")
     if id(weight) in suppliers:
-        return f"weight tied to {suppliers[id(weight)]}.weight, which supplies the one gradient of both"
+        return _tied(suppliers[id(weight)])
     if weight.numel() == 0:
         return "its weight has no entries"
-    if not weight.requires_grad:
-        return "frozen: weight.requires_grad is False"
-    if id(weight) not in in_optimizer:
-        return "its weight is not in the optimizer"
-    return ""
+    return "" if id(weight) in in_optimizer else _NOT_OPTIMIZED
+
+
+_NOT_OPTIMIZED = "its weight is not in the optimizer"
+
+
+def _tied(supplier: str) -> str:
+    return f"weight tied to {supplier}.weight, which supplies the one gradient of both"
+
+
+def _type_name(kind: type[nn.Module]) -> str:
+    """The class, with its module unless it is torch's own: other libraries have a `Linear` too."""
+    path = f"{kind.__module__}.{kind.__qualname__}"
+    return kind.__qualname__ if path.startswith("torch.nn.") else path
 
 
 def _layer(name: str, module: nn.Module, own: dict[str, nn.Parameter], free: set[int]) -> Layer:
@@ -193,7 +247,7 @@ def _layer(name: str, module: nn.Module, own: dict[str, nn.Parameter], free: set
     weight, bias = own["weight"], own.get("bias")
     kind = kind.suited(weight)
     out, fan_in = kind.rows(module, weight.detach()).shape
-    if bias is not None and (not bias.requires_grad or bias.numel() != out or id(bias) not in free):
+    if bias is not None and (bias.numel() != out or id(bias) not in free):
         bias = None
     return Layer(name, module, kind, weight, bias, out, fan_in)
 
@@ -208,10 +262,10 @@ def shared_layers(model: nn.Module, layers: Iterable[Layer]) -> list[str]:
 
 
 def uncovered_parameters(model: nn.Module, layers: Iterable[Layer]) -> Iterator[tuple[str, nn.Parameter]]:
-    """Trainable parameters that belong to no covered layer, each with the name of the module that owns it."""
+    """Parameters that belong to no covered layer, each with the name of the module that owns it."""
     covered = {id(parameter) for layer in layers for parameter in layer.parameters()}
     for name, _, own in _owners(model):
         for parameter in own.values():
-            if id(parameter) not in covered and parameter.requires_grad:
+            if id(parameter) not in covered:
                 covered.add(id(parameter))
                 yield name, parameter

@@ -2,8 +2,9 @@
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVarTuple, overload
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +19,12 @@ from adagp.distributed import refuse_sharded
 from adagp.hook import Hook
 from adagp.predictor import Predictor
 from adagp.quality import LayerQuality
-from adagp.schedules import Plan, Schedule
+from adagp.schedules import Phase, Plan, Schedule
 from adagp.sources import Source
 
 logger = logging.getLogger("adagp")
+
+More = TypeVarTuple("More")
 
 
 class AdaGP:
@@ -42,6 +45,7 @@ class AdaGP:
         exclude: str | None = None,
         immediate: bool = False,
         skip_forward: bool = False,
+        stop_on_nonfinite: bool = True,
         timer: Callable[[], float] | None = None,
     ) -> None:
         """Find the layers, check that everything fits together, and hook in.
@@ -57,6 +61,8 @@ class AdaGP:
             immediate: In GP, update each layer as soon as its output exists, so that the rows of only one layer are
                 alive at a time. Not for weights used twice in a forward, and gradients cannot be clipped.
             skip_forward: Leave the forward pass out where a plan needs no layer's output; `step` then returns None.
+            stop_on_nonfinite: Raise `NonFiniteError` where a true gradient is not finite, before anything is updated.
+                Not where a GradScaler is in use, or somebody else ran the backward: they skip such steps themselves.
             timer: A clock in seconds; with it `predictor_seconds` tells the predictor's share.
         """
         if hasattr(model, "_orig_mod"):
@@ -74,6 +80,7 @@ class AdaGP:
             exclude=exclude,
             immediate=immediate,
             skip_forward=skip_forward,
+            stop_on_nonfinite=stop_on_nonfinite,
             timer=timer,
         )
         # Before any other hook, so that what is seen is what the layer itself computed.
@@ -104,61 +111,77 @@ class AdaGP:
         """The predictor's share of the time so far; 0 without a `timer`."""
         return self._attached.predictor_seconds
 
-    def step(self, closure: Callable[[], Tensor], scaler: GradScaler | None = None) -> Tensor | None:
+    @overload
+    def step(self, closure: Callable[[], Tensor], scaler: GradScaler | None = None) -> Tensor | None: ...
+
+    @overload
+    def step(
+        self, closure: Callable[[], tuple[Tensor, *More]], scaler: GradScaler | None = None
+    ) -> tuple[Tensor, *More] | None: ...
+
+    def step(self, closure: Callable[[], Any], scaler: GradScaler | None = None) -> Any:
         """Run one batch: forward, gradients, optimizer.
 
         Args:
-            closure: Runs the forward and returns the loss; it must not call `backward` itself.
+            closure: Runs the forward and returns the loss, or a tuple of the loss and more, such as the model's
+                outputs. It must not call `backward` itself.
             scaler: A GradScaler, used only in batches with a true backward.
 
         Returns:
-            The detached loss, or None where the forward was left out (`skip_forward`).
+            The detached loss, in a tuple with the rest where the closure gave one; None where the forward was left
+            out (`skip_forward`).
         """
         if isinstance(self.optimizer, torch.optim.LBFGS):
-            loss = self._step_lbfgs(closure)
+            result = self._step_lbfgs(closure)
         else:
-            batch, loss = self._evaluate(closure, scaler)
+            batch, result = self._evaluate(closure, scaler)
             batch.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return loss
+        return result
 
-    def _step_lbfgs(self, closure: Callable[[], Tensor]) -> Tensor | None:
-        """LBFGS evaluates a batch several times; it remains one step of the schedule."""
+    def _step_lbfgs(self, closure: Callable[[], Any]) -> Any:
+        """LBFGS evaluates a batch several times; it remains one step of the schedule, and the first loss counts."""
         first = self.step_index
+        results: list[Any] = []
 
         def evaluate() -> float:
             self._attached.step_index = first
             self.optimizer.zero_grad(set_to_none=True)
-            loss = self._evaluate(closure, None)[1]
-            return float("nan") if loss is None else float(loss)
+            results.append(self._evaluate(closure, None)[1])
+            return float(_loss_of(results[-1]))
 
-        return torch.tensor(self.optimizer.step(evaluate))
+        self.optimizer.step(evaluate)
+        return results[0]
 
-    def _evaluate(self, closure: Callable[[], Tensor], scaler: GradScaler | None) -> tuple[Batch, Tensor | None]:
-        batch = self.batch(scaler=scaler)
-        loss = None
-        with batch:
-            if batch.needs_forward:
-                loss = closure()
-                self._backward(batch, loss, closure)
+    def _evaluate(self, closure: Callable[[], Any], scaler: GradScaler | None) -> tuple[Batch, Any]:
+        """One batch, and what the closure returned; a GP batch that is not finite is done again with backprop."""
+        batch, result = self._evaluate_once(closure, scaler)
         if batch.failed:
             self.optimizer.zero_grad(set_to_none=True)
             self._attached.step_index = batch.step_index
             self._attached.force_backprop = True
-            batch = self.batch(scaler=scaler)
-            with batch:
-                loss = closure()
-                self._backward(batch, loss, closure)
-        return batch, None if loss is None else loss.detach()
+            batch, result = self._evaluate_once(closure, scaler)
+        return batch, result
 
-    def _backward(self, batch: Batch, loss: Tensor, closure: Callable[[], Tensor]) -> None:
+    def _evaluate_once(self, closure: Callable[[], Any], scaler: GradScaler | None) -> tuple[Batch, Any]:
+        batch = self.batch(scaler=scaler)
+        with batch:
+            if not batch.needs_forward:
+                return batch, None
+            with _explained_gp(batch):
+                result = closure()
+            self._backward(batch, _loss_of(result), closure)
+        loss = _loss_of(result).detach()
+        return batch, (loss, *result[1:]) if isinstance(result, tuple) else loss
+
+    def _backward(self, batch: Batch, loss: Tensor, closure: Callable[[], Any]) -> None:
         """The batch's backward; where the loss is not finite, one more forward finds the layer."""
         try:
             batch.backward(loss)
         except NonFiniteError as error:
             raise NonFiniteError(f"{error}; {self._first_not_finite(closure)}") from None
 
-    def _first_not_finite(self, closure: Callable[[], Tensor]) -> str:
+    def _first_not_finite(self, closure: Callable[[], Any]) -> str:
         found: list[str] = []
 
         def note(name: str, output: Any) -> None:
@@ -169,10 +192,14 @@ class AdaGP:
             layer.module.register_forward_hook(lambda _, inputs, output, name=layer.name: note(name, output))
             for layer in self._attached.layers
         ]
-        with torch.no_grad():
-            closure()
-        for hook in hooks:
-            hook.remove()
+        batch, self._attached.open_batch = self._attached.open_batch, None  # this forward is no part of it
+        try:
+            with torch.no_grad():
+                closure()
+        finally:
+            self._attached.open_batch = batch
+            for hook in hooks:
+                hook.remove()
         if not found:
             return "the output of every covered layer is finite"
         return f"layer {found[0]!r} is the first whose output is not finite"
@@ -196,8 +223,8 @@ class AdaGP:
         return self._attached.next_plan()
 
     def coverage(self) -> Coverage:
-        """Which layers are covered, which are not, and why."""
-        return self._attached.coverage
+        """Which layers are covered at present, which are not, and why."""
+        return self._attached.coverage()
 
     def quality(self) -> dict[str, LayerQuality]:
         """Running figures of each layer's predictions against its true gradients, in the order of the model."""
@@ -235,12 +262,38 @@ class AdaGP:
         self._attached.load_state_dict(state)
 
 
+def _loss_of(result: Any) -> Any:
+    """The loss in what a closure returned: alone, or first in a tuple."""
+    return result[0] if isinstance(result, tuple) and result else result
+
+
+@contextmanager
+def _explained_gp(batch: Batch) -> Iterator[None]:
+    """Say why autograd has no graph where a closure asks for one in GP."""
+    try:
+        yield
+    except RuntimeError as error:
+        if batch.plan.phase is not Phase.GP or "does not require grad" not in str(error):
+            raise
+        raise RuntimeError(
+            f"step {batch.step_index} is a GP batch, in which there is no autograd graph, and the closure asked "
+            "autograd for gradients (a gradient penalty, a derivative in the loss): leave that term out where "
+            "torch.is_grad_enabled() is False, or use schedules without GP batches"
+        ) from error
+
+
 def _refuse_other_kinds(model: object, optimizer: object, schedule: object, predictor: object) -> None:
     """Name an argument that is not what it should be before something deep inside does."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model = {model!r}: give a torch.nn.Module, and the optimizer after it")
     if not hasattr(optimizer, "param_groups"):  # some that wrap another are no torch.optim.Optimizer themselves
         raise TypeError(f"optimizer = {optimizer!r}: give the torch.optim optimizer of the model's parameters")
+    kind = next((kind for kind in type(optimizer).__mro__ if kind.__module__.split(".")[0] == "opacus"), None)
+    if kind is not None:
+        raise ValueError(
+            f"optimizer = {kind.__module__}.{kind.__name__}: it adds noise to clipped per-sample gradients, and a "
+            "prediction carries no privacy guarantee: train without AdaGP, or without differential privacy"
+        )
     if not callable(schedule):
         raise TypeError(f"schedule = {schedule!r}: give one of adagp.schedules, or a function from a step to its Plan")
     try:

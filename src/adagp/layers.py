@@ -192,13 +192,17 @@ class Layer:
         return Rows(self.kind.rows(self.module, self.weight.grad).float(), bias)
 
     def assign(self, rows: Rows | None) -> None:
-        """Put rows, or None, into `.grad` with the type and memory layout of each parameter."""
+        """Put rows, or None, into `.grad` with the type and memory layout of each parameter.
+
+        A frozen bias gets None: the optimizer would move whatever has a gradient.
+        """
         if rows is None:
             self.weight.grad = None
         else:
             self.weight.grad = _like(self.weight, self.kind.unrows(self.module, rows.weight))
         if self.bias is not None:
-            self.bias.grad = None if rows is None or rows.bias is None else _like(self.bias, rows.bias.reshape(-1))
+            row = rows.bias if rows is not None and self.bias.requires_grad else None
+            self.bias.grad = None if row is None else _like(self.bias, row.reshape(-1))
 
     def add_gradient(self, weight: Tensor, bias: Tensor | None) -> None:
         """Add to `.grad`, as backward would: `weight` and `bias` are shaped like the parameters."""

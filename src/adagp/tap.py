@@ -13,20 +13,22 @@ Deliver = Callable[[Tensor, Tensor], None]
 class _Tap(torch.autograd.Function):
     """The identity, in place so that an in-place activation may follow.
 
-    `_anchor` requires grad, so that the error comes this far even where nothing before the layer asks for it.
+    `_anchor` is a leaf that requires grad, so that the error comes this far even where nothing before the layer asks
+    for it. Only a backward that accumulates into `.grad` reaches a leaf, whoever runs it; `torch.autograd.grad`, as in
+    a gradient penalty, does not.
     """
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, _anchor: Tensor, layer_input: Tensor, deliver: Deliver) -> Tensor:
+    def forward(ctx: Any, output: Tensor, _anchor: Tensor, layer_input: Tensor, arrived: list[Tensor]) -> Tensor:
         ctx.save_for_backward(layer_input)
-        ctx.deliver = deliver
+        ctx.arrived = arrived
         ctx.mark_dirty(output)
         return output
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        ctx.deliver(ctx.saved_tensors[0], grads[0])
-        return grads[0], None, None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        ctx.arrived[:] = [ctx.saved_tensors[0], grads[0].detach()]
+        return grads[0], grads[0].new_empty(0), None, None
 
 
 def tap(output: Tensor, layer_input: Tensor, deliver: Deliver) -> Tensor:
@@ -38,8 +40,17 @@ def tap(output: Tensor, layer_input: Tensor, deliver: Deliver) -> Tensor:
 
 
 def _tap(output: Tensor, layer_input: Tensor, deliver: Deliver) -> Tensor:
-    anchor = torch.empty(0, device=output.device, requires_grad=True)
+    arrived: list[Tensor] = []
+
+    def hand_over(_: Tensor) -> None:
+        layer_input, error = arrived
+        arrived.clear()
+        with torch.no_grad():
+            deliver(layer_input, error)
+
+    anchor = torch.empty(0, device=output.device, dtype=output.dtype, requires_grad=True)
+    anchor.register_post_accumulate_grad_hook(hand_over)
     # A view (Linear gives one for sequences) would take the tap away with the first in-place operation on it.
     fresh = output.clone() if output._is_view() else output
-    tapped: Tensor = _Tap.apply(fresh, anchor, layer_input.detach(), deliver)  # type: ignore[no-untyped-call]
+    tapped: Tensor = _Tap.apply(fresh, anchor, layer_input.detach(), arrived)  # type: ignore[no-untyped-call]
     return tapped

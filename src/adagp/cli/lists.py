@@ -10,7 +10,7 @@ import typer
 from adagp import models
 from adagp.cli import options
 from adagp.cli.common import command, print_table
-from adagp.coverage import find_layers
+from adagp.coverage import find_layers, present_coverage
 from adagp.models.work import multiply_adds
 from adagp.report import Table
 
@@ -52,7 +52,7 @@ def _row(name: str, form: str, *, coverage: bool) -> dict[str, Any]:
     with torch.device("meta"):
         model = models.build(name, form).eval()
         inputs = models.example_inputs(name, form)
-    layers, found = find_layers(model, model.parameters())
+    layers, reasons = find_layers(model, model.parameters())
     row = {
         "name": name,
         "form": form,
@@ -65,7 +65,7 @@ def _row(name: str, form: str, *, coverage: bool) -> dict[str, Any]:
     if coverage:
         total, covered = multiply_adds(model, inputs, [layer.name for layer in layers])
         row |= {
-            "covered_parameters_share": found.share,
+            "covered_parameters_share": present_coverage(model, model.parameters(), layers, reasons).share,
             "multiply_adds": total,
             "covered_multiply_adds_share": covered / total,
         }
