@@ -77,7 +77,7 @@ def test_other_batches_are_the_ladders_own() -> None:
     model = build()
     ladder = schedules.ladder(5, warmup_epochs=1, rung_epochs=2, source="zero")
     schedule = schedules.prefix(model, "0", ladder)
-    assert schedule.sources == {"backprop", "zero"}
+    assert schedule.sources == {"backprop", "skip", "zero"}
     for step in range(60):
         plan, own = schedule(step), ladder(step)
         if own.phase is Phase.GP:
@@ -110,10 +110,15 @@ def test_what_ends_no_prefix_is_refused() -> None:
     ladder = schedules.fixed(1, 1, "zero")
     with pytest.raises(ValueError, match=r"until='conv9' is no module with parameters; the layers are: 0, 3, 7, 9"):
         schedules.prefix(build(), "conv9", ladder)
-    with pytest.raises(ValueError, match=r"until='0' has no layer up to its end; the layers are: 3, 7, 9"):
-        schedules.prefix(build(), "0", ladder, exclude="^0$")
-    with pytest.raises(ValueError, match=r"until='9' leaves no layer after the prefix: use the ladder itself"):
-        schedules.prefix(build(), "9", ladder)
+    x, y = batches(1)[0]
+    for until, exclude, message in (
+        ("0", "^0$", r"until='0' has no layer up to its end; the layers are: 3, 7, 9"),
+        ("9", None, r"until='9' leaves no layer after the prefix: use the ladder itself"),
+    ):
+        model = build()
+        gp = AdaGP(model, sgd(model), schedules.prefix(model, until, ladder, exclude=exclude), exclude=exclude)
+        with pytest.raises(ValueError, match=message):
+            gp.step(lambda model=model: loss_of(model, x, y))
 
 
 @pytest.mark.parametrize("source", ["mean", "predicted", "random"])
@@ -136,3 +141,123 @@ def test_a_prefix_run_resumes_bit_for_bit(source: str) -> None:
     for x, y in work[4:]:
         second.step(lambda x=x, y=y: loss_of(again, x, y))
     assert equal_parameters(whole, again)
+
+
+# ---- models whose modules are not registered in the order they run
+
+
+class Backwards(nn.Module):
+    """Registers its last layer first, as a network with a `mid_block` may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 2)
+        self.late = nn.Linear(6, 6)
+        self.norm = nn.LayerNorm(6)
+        self.early = nn.Linear(4, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.late(self.norm(self.early(x)).relu()).relu())  # type: ignore[no-any-return]
+
+
+def step(gp: AdaGP, x: Tensor) -> None:
+    gp.step(lambda: gp.model(x).square().mean())
+
+
+def test_the_prefix_follows_the_order_of_the_forward(caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(0)
+    model = Backwards()
+    schedule = schedules.prefix(model, "early", schedules.fixed(1, 1, "zero"))
+    gp = AdaGP(model, sgd(model), schedule)
+    x = torch.randn(8, 4)
+    step(gp, x)
+    step(gp, x)
+    assert schedule(0).overrides == {"early": "zero"}
+    assert "order" in caplog.text  # the first batch was cut by the order of registration
+    with gp.batch() as batch:
+        loss = model(x).square().mean()
+        batch.backward(loss)
+    assert model.norm.weight.grad is not None
+    assert model.late.weight.grad is not None
+    assert not model.early.weight.grad.any()
+    assert not any(hook for module in model.modules() for hook in module._forward_pre_hooks)
+
+
+def test_the_order_of_the_forward_is_saved() -> None:
+    def attached(seed: int) -> tuple[nn.Module, AdaGP]:
+        torch.manual_seed(seed)
+        model = Backwards()
+        schedule = schedules.prefix(model, "norm", schedules.ladder(2, 1, 1, rungs=((1, 1),), source="zero"))
+        return model, AdaGP(model, sgd(model), schedule)
+
+    x = torch.randn(8, 4)
+    (whole, one), (part, two), (again, three) = attached(0), attached(0), attached(1)
+    for _ in range(6):
+        step(one, x)
+    for _ in range(2):
+        step(two, x)
+    again.load_state_dict(part.state_dict())
+    three.optimizer.load_state_dict(two.optimizer.state_dict())
+    three.load_state_dict(two.state_dict())
+    assert three.next_plan().overrides == {"early": "zero", "norm": "skip"}
+    for _ in range(4):
+        step(three, x)
+    assert equal_parameters(whole, again)
+
+
+def test_an_end_that_is_last_in_the_forward_is_refused_when_that_is_seen() -> None:
+    model = Backwards()
+    gp = AdaGP(model, sgd(model), schedules.prefix(model, "head", schedules.ladder(1, 1, 1, source="zero")))
+    with pytest.raises(ValueError, match="until='head' leaves no layer after the prefix"):
+        step(gp, torch.randn(8, 4))
+
+
+class TiedHead(nn.Module):
+    """A language model whose head is its embedding's weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.first, self.second = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.head = nn.Linear(4, 9, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.second(self.first(self.embed(x)).relu()))  # type: ignore[no-any-return]
+
+
+def test_a_tied_weight_that_defeats_the_cut_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    model = TiedHead()
+    gp = AdaGP(model, sgd(model), schedules.prefix(model, "first", schedules.fixed(1, 1, "zero")))
+    for _ in range(4):
+        step(gp, torch.tensor([[1, 2], [3, 4]]))
+    assert caplog.text.count("'embed' shares its weight with 'head'") == 1
+
+
+# ---- a bug of torch
+
+
+class Normed(nn.Module):
+    def __init__(self, channels: int = 4) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(2, channels, 3), nn.GroupNorm(2, channels)
+        self.head = nn.Linear(channels, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.conv(x)).mean((2, 3)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_group_norm_after_a_prefix_has_its_true_gradient(channels_last: bool) -> None:
+    """Torch's CPU backward of GroupNorm reads memory that is not its own for such an input, and the process dies."""
+    torch.manual_seed(0)
+    model, x, y = Normed(), torch.randn(4, 2, 6, 6), torch.tensor([0, 1, 2, 0])
+    wanted = true_gradients(model, x, y)
+    if channels_last:
+        model, x = model.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+    gp = AdaGP(model, sgd(model), schedules.prefix(model, "conv", schedules.fixed(1, 1, "zero")))
+    with gp.batch() as batch:
+        batch.backward(loss_of(model, x, y))
+    for name in ("norm.weight", "norm.bias", "head.weight"):
+        torch.testing.assert_close(model.get_parameter(name).grad, wanted[name])
+    gp.remove()
+    assert not model.norm._forward_pre_hooks

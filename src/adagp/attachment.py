@@ -4,7 +4,7 @@ import copy
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from adagp import predictor as predictors
 from adagp import sources as known_sources
-from adagp.coverage import Coverage, find_layers, present_coverage, shared_layers, uncovered_parameters
+from adagp.coverage import Coverage, find_layers, owners, present_coverage, shared_layers, uncovered_parameters
 from adagp.distributed import Ranks, unwrap
 from adagp.layers import Layer
 from adagp.predictor import Predictor
@@ -82,6 +82,8 @@ class Attachment:
             source.needs_output or source.needs_error or source.needs_forward for source in self.sources.values()
         )
         """Whether anything depends on modules being called, which a weight used functionally is not."""
+        self.call_order: dict[str, None] = {}
+        """The modules with parameters in the order in which the first batch called them, for schedules that ask."""
         self.called: set[str] = set()
         """The layers that have run at least once."""
         self._refuse_what_cannot_work()
@@ -120,6 +122,14 @@ class Attachment:
     def coverage(self) -> Coverage:
         """Which layers are covered at present, which are not, and why."""
         return present_coverage(self._model, self.parameters(), self.layers, self._reasons)
+
+    def modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """All modules of the model that own parameters, with their names."""
+        return owners(self._model)
+
+    def group_norms(self) -> Iterator[nn.Module]:
+        """All GroupNorm modules."""
+        return (module for module in self._model.modules() if isinstance(module, nn.GroupNorm))
 
     def parameters(self) -> list[nn.Parameter]:
         """All parameters that the optimizer holds now."""

@@ -244,6 +244,8 @@ class Batch:
         else:
             attached.force_backprop = False
         attached.schedule.observe(self.step_index, agreements)
+        if attached.schedule.wants_order and attached.call_order:
+            attached.schedule.observe_order(list(attached.call_order))
         self._count_bytes()
         attached.step_index = self.step_index + self._final
 

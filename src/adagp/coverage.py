@@ -1,6 +1,7 @@
 """Coverage: which modules of a model are covered layers, and of every other one why it is not."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -147,9 +148,21 @@ def layer_names(model: nn.Module, include: str | None = None, exclude: str | Non
     return [layer.name for layer in find_layers(model, model.parameters(), include, exclude)[0]]
 
 
-def owner_names(model: nn.Module) -> list[str]:
+def owners(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Every module that owns parameters, covered or not, in the order of registration."""
-    return [name for name, _, _ in _owners(model)]
+    return ((name, module) for name, module, _ in _owners(model))
+
+
+def sharing_modules(model: nn.Module) -> dict[str, list[str]]:
+    """For every module that owns parameters, the others that own one of the same."""
+    by_parameter: dict[int, list[str]] = {}
+    for name, _, own in _owners(model):
+        for parameter in own.values():
+            by_parameter.setdefault(id(parameter), []).append(name)
+    return {
+        name: [other for parameter in own.values() for other in by_parameter[id(parameter)] if other != name]
+        for name, _, own in _owners(model)
+    }
 
 
 def _owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, dict[str, nn.Parameter]]]:
@@ -254,11 +267,8 @@ def _layer(name: str, module: nn.Module, own: dict[str, nn.Parameter], free: set
 
 def shared_layers(model: nn.Module, layers: Iterable[Layer]) -> list[str]:
     """The names of the covered layers that have a parameter which another module owns too."""
-    owners: dict[int, int] = {}
-    for _, _, own in _owners(model):
-        for parameter in own.values():
-            owners[id(parameter)] = owners.get(id(parameter), 0) + 1
-    return [layer.name for layer in layers if any(owners[id(parameter)] > 1 for parameter in layer.parameters())]
+    count = Counter(id(parameter) for _, _, own in _owners(model) for parameter in own.values())
+    return [layer.name for layer in layers if any(count[id(parameter)] > 1 for parameter in layer.parameters())]
 
 
 def uncovered_parameters(model: nn.Module, layers: Iterable[Layer]) -> Iterator[tuple[str, nn.Parameter]]:

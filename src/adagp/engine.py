@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from adagp import schedules
 from adagp.attachment import Attachment
 from adagp.batch import Batch, NonFiniteError
 from adagp.coverage import Coverage
 from adagp.distributed import refuse_sharded
-from adagp.hook import Hook
+from adagp.hook import GroupNormHook, Hook, OrderHook
 from adagp.predictor import Predictor
 from adagp.quality import LayerQuality
 from adagp.schedules import Phase, Plan, Schedule
@@ -87,6 +88,14 @@ class AdaGP:
         self._hooks = [
             layer.module.register_forward_hook(Hook(self._attached, layer), prepend=True, with_kwargs=True)
             for layer in self._attached.layers
+        ]
+        self._hooks += [
+            norm.register_forward_pre_hook(GroupNormHook(self._attached)) for norm in self._attached.group_norms()
+        ]
+        self._order_hooks = [
+            module.register_forward_pre_hook(OrderHook(self._attached, name, module))
+            for name, module in self._attached.modules()
+            if self.schedule.wants_order
         ]
         if self._attached.predictor is not None and "predicted" not in self.schedule.sources:
             logger.info("no plan asks for predictions: the predictor only watches; predictor=None saves its cost")
@@ -216,6 +225,8 @@ class AdaGP:
         """
         if not self._hooks:
             raise RuntimeError("this AdaGP was removed from its model: build a new one")
+        if not self.schedule.wants_order:
+            self._remove(self._order_hooks)
         return Batch(self._attached, scaler, final)
 
     def next_plan(self) -> Plan:
@@ -249,9 +260,13 @@ class AdaGP:
 
     def remove(self) -> None:
         """Take every hook out of the model; it is then as it was before."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
+        self._remove(self._hooks)
+        self._remove(self._order_hooks)
+
+    @staticmethod
+    def _remove(hooks: list[RemovableHandle]) -> None:
+        while hooks:
+            hooks.pop().remove()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to resume, in plain types and tensors, so that it loads with `weights_only=True`."""

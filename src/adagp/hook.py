@@ -1,4 +1,4 @@
-"""The forward hook of a covered layer."""
+"""The forward hooks: of covered layers, of the first forward, and around a bug of torch."""
 
 from typing import Any
 
@@ -9,8 +9,18 @@ from adagp.attachment import Attachment
 from adagp.layers import Layer
 
 
-class Hook:
-    """The forward hook of one layer. Copies of the model (deepcopy, pickle) carry it along without effect."""
+class _Hook:
+    """Copies of a model (deepcopy, pickle) carry its hooks along, without effect."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Hook":
+        return self
+
+    def __reduce__(self) -> tuple[type["_NoHook"], tuple[()]]:
+        return _NoHook, ()
+
+
+class Hook(_Hook):
+    """The forward hook of one layer."""
 
     def __init__(self, attached: Attachment, layer: Layer) -> None:
         """Serve the batch that is open, if any."""
@@ -24,15 +34,44 @@ class Hook:
             return self._attached.open_batch.see(self._layer, inputs[0] if inputs else named.get("input"), output)
         return None
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Hook":
-        return self
 
-    def __reduce__(self) -> tuple[type["_NoHook"], tuple[()]]:
-        return _NoHook, ()
+class OrderHook(_Hook):
+    """A pre-hook that notes when a module is first called in a batch."""
+
+    def __init__(self, attached: Attachment, name: str, module: nn.Module) -> None:
+        """`name` is the module's."""
+        self._attached, self._name, self._module = attached, name, module
+
+    def __call__(self, module: nn.Module, inputs: Any) -> None:
+        """Note the name, once."""
+        if self._attached.open_batch is not None and module is self._module:
+            self._attached.call_order.setdefault(self._name)
+
+
+class GroupNormHook(_Hook):
+    """A pre-hook that keeps torch's CPU backward of GroupNorm from crashing.
+
+    It reads memory that is not its own when the input is channels-last and needs no gradient while weight or bias do,
+    as after a predicted prefix. Here such an input needs one, at the price of one small gradient.
+    """
+
+    def __init__(self, attached: Attachment) -> None:
+        """Serve the batch that is open, if any."""
+        self._attached = attached
+
+    def __call__(self, module: nn.Module, inputs: Any) -> tuple[Any, ...] | None:
+        """The inputs to use instead, or None for the same."""
+        if self._attached.open_batch is None or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return None
+        if not inputs or inputs[0].device.type != "cpu" or inputs[0].requires_grad or inputs[0].is_contiguous():
+            return None
+        if not any(parameter.requires_grad for parameter in module.parameters(recurse=False)):
+            return None
+        return (inputs[0].detach().requires_grad_(), *inputs[1:])
 
 
 class _NoHook:
-    """What a `Hook` becomes in a pickled model."""
+    """What a hook becomes in a pickled model."""
 
-    def __call__(self, module: nn.Module, inputs: Any, named: dict[str, Any], output: Any) -> None:
+    def __call__(self, *_: Any, **__: Any) -> None:
         """Do nothing."""

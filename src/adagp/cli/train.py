@@ -107,6 +107,8 @@ def train_command(
         folder.prepare(run, resume=resume)
         if resume and folder.restore(run):
             display.on_message(f"resuming {run.name} at batch {run.step_index} of {run.total_steps}")
+            if reason := folder.diverged():
+                display.on_message(f"it stopped before because it diverged: {reason}")
         display.on_message(_schedule_line(run))
         events = [TensorBoard(path / "tensorboard")] if tensorboard and team.leads else []
         observer = Several(display, *events)

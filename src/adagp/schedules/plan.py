@@ -68,6 +68,14 @@ class Schedule:
     def observe(self, step: int, agreements: Mapping[str, Agreement]) -> None:
         """Told after every batch how predictions compared with the truth; empty where there was no truth."""
 
+    @property
+    def wants_order(self) -> bool:
+        """Whether it still waits for `observe_order`."""
+        return False
+
+    def observe_order(self, names: Sequence[str]) -> None:
+        """Told after the first batch in which order the modules with parameters were called."""
+
     def state_dict(self) -> dict[str, Any]:
         """What the schedule has learned, in plain types."""
         return {}

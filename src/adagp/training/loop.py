@@ -179,7 +179,7 @@ class Run:
         """Train one batch.
 
         Raises:
-            DivergedError: When the loss is NaN or infinite.
+            DivergedError: When the loss or a gradient is NaN or infinite; nothing was updated.
             TrainingError: When the engine or PyTorch refuses to, for example for want of memory.
         """
         step = self.step_index
@@ -205,8 +205,17 @@ class Run:
         return BatchEvent(step=step, phase=phase, note=plan.note, loss=loss, seconds=seconds)
 
     def finish_epoch(self) -> EpochRecord:
-        """Evaluate the model and close the epoch under way."""
+        """Evaluate the model and close the epoch under way.
+
+        Raises:
+            DivergedError: When the test loss is NaN or infinite, unless the run was given up already.
+        """
         evaluation = self.evaluate()
+        if self.diverged is None and not math.isfinite(evaluation.loss):
+            raise DivergedError(
+                f"{self.name}, epoch {len(self.records) + 1}: the test loss is {evaluation.loss}: lower the learning "
+                "rate, or resume from the last checkpoint"
+            )
         tally = self._tally
         record = EpochRecord(
             epoch=len(self.records) + 1,

@@ -2,7 +2,7 @@
 
 `recipe.json`, `environment.json` and what the task keeps (vocabularies) are written first; `checkpoint.pt`,
 `metrics.json` and `quality.json` are replaced as the run goes; `result.json` and `model.pt` (plain weights) appear when
-it is finished.
+it is finished, `diverged.json` where it stopped because a number was not finite.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ import torch
 
 from adagp.training import checkpoint
 from adagp.training.environment import cpu_threads, describe
-from adagp.training.errors import CheckpointError, RunFolderError
+from adagp.training.errors import CheckpointError, DivergedError, RunFolderError
 from adagp.training.files import write_bytes, write_json
 from adagp.training.interrupt import Interrupt
 from adagp.training.lock import FolderLock, lock
@@ -25,6 +25,7 @@ from adagp.training.observers import Observer
 from adagp.training.recipe import Recipe
 
 CHECKPOINT_SECONDS = 30.0
+_DIVERGED = "diverged.json"
 
 
 class RunFolder:
@@ -113,11 +114,22 @@ class RunFolder:
         quality = [{"epoch": record["epoch"], "layers": record.pop("quality")} for record in metrics]
         write_file(self.path / "metrics.json", metrics)
         write_file(self.path / "quality.json", quality)
+        (self.path / _DIVERGED).unlink(missing_ok=True)
         if run.finished:
             weights = io.BytesIO()
             torch.save(run.model.state_dict(), weights)
             write_file(self.path / "model.pt", weights.getvalue())
             write_file(self.path / "result.json", summarise(run))
+
+    def mark_diverged(self, run: Run, reason: str) -> None:
+        """Note that the run left the finite numbers; its checkpoint stays the last good one."""
+        if run.team.leads:
+            write_file(self.path / _DIVERGED, {"batch": run.step_index, "reason": reason})
+
+    def diverged(self) -> str | None:
+        """Why the run here stopped as diverged, if it did."""
+        path = self.path / _DIVERGED
+        return str(read_file(path).get("reason")) if path.exists() else None
 
 
 def train_epoch(
@@ -160,9 +172,13 @@ def train(
 ) -> dict[str, Any]:
     """Train `run` to its end with its recipe's threads and return the content of `result.json`; see `train_epoch`."""
     observer.on_start([run])
-    with cpu_threads(run.recipe.threads):
-        while not run.finished:
-            train_epoch(run, folder, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds)
+    try:
+        with cpu_threads(run.recipe.threads):
+            while not run.finished:
+                train_epoch(run, folder, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds)
+    except DivergedError as error:
+        folder.mark_diverged(run, str(error))
+        raise
     return summarise(run)
 
 
