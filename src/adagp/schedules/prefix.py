@@ -63,11 +63,13 @@ class Prefix(Schedule):
             raise ValueError(problem)
         by_registration, self._order, self._overrides = self._overrides, list(names), self._cut(names)
         if self._overrides != by_registration:
+            modules = list(self._overrides)
             logger.warning(
-                "prefix: the model's modules are not registered in the order in which they run; until=%r ends the "
-                "prefix %s in that order",
-                self._until,
-                ", ".join(self._overrides),
+                "prefix: the model's modules are not registered in the order in which they run; in that order the "
+                "prefix goes from %r to %r, %d modules with parameters",
+                modules[0],
+                modules[-1],
+                len(modules),
             )
         for name in self._overrides:
             for other in self._sharing[name]:
