@@ -1,10 +1,13 @@
 import errno
+import gzip
 import hashlib
+import lzma
 import multiprocessing
 import os
 import signal
 import tarfile
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -220,3 +223,109 @@ def _interrupt(*arguments: object) -> None:
 
 def _no_room(*arguments: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def _stream(path: Path, *members: tarfile.TarInfo) -> Path:
+    """A gzipped tar file whose members are zeros as long as their headers say, however long that is."""
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for header in members:
+            file.write(header.tobuf(tarfile.GNU_FORMAT))
+            for _ in range(0, header.size, 1 << 20):
+                file.write(bytes(min(1 << 20, -(-header.size // 512) * 512)))
+        file.write(bytes(1024))
+    return path
+
+
+def _refused(archive: Path, reason: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(data.CorruptDataError, match=rf"{archive.name}: .*{reason}.*unpack it yourself"):
+            archives.unpack(archive, {})
+        assert tracemalloc.get_traced_memory()[1] < 30_000_000
+    finally:
+        tracemalloc.stop()
+    assert list((archive.parent / "unpacked").iterdir()) == []
+
+
+def test_an_archive_that_grows_too_much_is_refused(tmp_path: Path) -> None:
+    archive = _stream(tmp_path / "set.tar.gz", member("set/small", 1000), member("set/large", 100 << 20))
+    assert archive.stat().st_size < 1_000_000
+    _refused(archive, "67,108,864 bytes")
+
+
+def test_growth_is_counted_over_all_members(tmp_path: Path) -> None:
+    _refused(_stream(tmp_path / "set.tar.gz", *(member(f"set/{n}", 9 << 20) for n in range(9))), "67,108,864 bytes")
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XGLTYPE])
+def test_a_header_that_claims_much_is_refused_before_it_is_read(tmp_path: Path, kind: bytes) -> None:
+    _refused(_stream(tmp_path / "set.tar.gz", member("x", 60 << 20, type=kind), member("set/a", 10)), "header")
+
+
+def test_a_sparse_file_counts_as_large_as_it_becomes(tmp_path: Path) -> None:
+    header = bytearray(member("set/holes", 512, type=tarfile.GNUTYPE_SPARSE).tobuf(tarfile.GNU_FORMAT))
+    header[386:410] = b"%011o\0" % 0 + b"%011o\0" % 512  # the only piece that is not a hole
+    header[483:495] = b"%011o\0" % (8 << 30)  # the size with its holes
+    header[148:156] = b"%06o\0 " % tarfile.calc_chksums(header)[0]  # type: ignore[attr-defined]
+    (tmp_path / "set.tar").write_bytes(bytes(header) + bytes(512 + 1024))
+    with tarfile.open(tmp_path / "set.tar") as source:
+        assert source.getmembers()[0].size == 8 << 30
+    _refused(tmp_path / "set.tar", "67,108,864 bytes")
+
+
+def test_a_negative_size_does_not_turn_in_circles(tmp_path: Path) -> None:
+    header = bytearray(member("set/a", 0).tobuf(tarfile.GNU_FORMAT))
+    header[124:136] = b"\xff" * 10 + b"\xfe\x00"  # -512, base 256: the next header would be this one again
+    header[148:156] = b"%06o\0 " % tarfile.calc_chksums(header)[0]  # type: ignore[attr-defined]
+    (tmp_path / "set.tar").write_bytes(bytes(header) + bytes(1024))
+    with pytest.raises(data.CorruptDataError, match=r"set\.tar: "):
+        archives.unpack(tmp_path / "set.tar", {})
+
+
+def test_each_limit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = write_archive(tmp_path / "set.tar.gz", FILES)
+    for name, reason in (
+        ("MAX_MEMBERS", "more than 2 members"),
+        ("MAX_UNPACKED_BYTES", "unpacks to more than 2 bytes"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(archives, name, 2)
+            _refused(archive, reason)
+    write_archive(archive, {"a/" * (archives.MAX_DEPTH + 1) + "b": b"x"})
+    _refused(archive, f"deeper than {archives.MAX_DEPTH} folders")
+
+
+def test_the_published_archives_have_room() -> None:
+    # The largest of each kind: bytes of the archive, bytes unpacked, members.
+    for packed, unpacked, members in (
+        (1_999_639_040, 1_950_000_000, 42_000),  # VOC 2012
+        (1_557_161_267, 1_570_000_000, 13_500),  # Imagenette in full size
+        (169_001_437, 178_000_000, 4),  # CIFAR-100
+        (1_300_000, 5_500_000, 9),  # Multi30k
+    ):
+        assert unpacked * 4 < archives.unpacked_limit(packed)
+        assert members * 4 < archives.MAX_MEMBERS
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".tar.gz", ".tar.xz"])
+def test_a_damaged_header_in_the_middle_does_not_pass_as_the_end(tmp_path: Path, suffix: str) -> None:
+    whole = write_archive(tmp_path / "set.tar", {"set/1": b"x" * 512, "set/2": b"y" * 512})
+    content = bytearray(whole.read_bytes())
+    content[1024 + 3] ^= 1  # in the name of the second member
+    pack = {".tar": bytes, ".tar.gz": gzip.compress, ".tar.xz": lzma.compress}[suffix]
+    whole.unlink()
+    (tmp_path / f"set{suffix}").write_bytes(pack(bytes(content)))
+    with tarfile.open(tmp_path / f"set{suffix}") as damaged:
+        assert damaged.getnames() == ["set/1"]  # tarfile itself does not mind
+    with pytest.raises(data.CorruptDataError, match=rf"set{suffix}: is cut short or damaged after 'set/1'; get"):
+        archives.unpack(tmp_path / f"set{suffix}", {})
+
+
+@pytest.mark.parametrize("suffix", [".tar.gz", ".tar.xz"])
+def test_the_checksum_of_the_compression_is_verified(tmp_path: Path, suffix: str) -> None:
+    archive = write_archive(tmp_path / f"set{suffix}", FILES)
+    content = bytearray(archive.read_bytes())
+    content[-6 if suffix == ".tar.gz" else -30] ^= 1
+    archive.write_bytes(content)
+    with pytest.raises(data.CorruptDataError, match=rf"set{suffix}: cannot be read"):
+        archives.unpack(archive, {})

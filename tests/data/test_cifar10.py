@@ -111,7 +111,7 @@ def test_cache_of_other_checksums_is_not_taken(tmp_path: Path, pickles: dict[str
         cifar10.load_cifar10(tmp_path / "root", checksums=_md5(pickles) | {"test_batch": "0" * 32})
 
 
-@pytest.mark.parametrize("damage", ["cut", "attack", "other"])
+@pytest.mark.parametrize("damage", ["cut", "attack", "labels", "other"])
 def test_damaged_cache_is_made_anew_and_never_executed(
     tmp_path: Path, pickles: dict[str, bytes], cache: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -122,6 +122,8 @@ def test_damaged_cache_is_made_anew_and_never_executed(
         cached.write_bytes(cached.read_bytes()[:-100])
     elif damage == "attack":
         torch.save(_Attack(tmp_path / "owned"), cached)
+    elif damage == "labels":
+        torch.save(torch.load(cached) | {"test_labels": torch.full((6,), 10)}, cached)
     else:
         torch.save({"train_images": torch.zeros(3)}, cached)
     _check(cifar10.load_cifar10(tmp_path / "root", checksums=_md5(pickles)))
@@ -208,9 +210,10 @@ def test_python2_pickles_are_read() -> None:
         (_member(f"{FOLDER}/link", type=tarfile.SYMTYPE, linkname="/etc/hostname"), "link"),
         (_member(f"{FOLDER}/data_batch_1", type=tarfile.LNKTYPE, linkname="../escaped"), "link"),
         (_member(f"{FOLDER}/fifo", type=tarfile.FIFOTYPE), "device"),
-        (_member(f"{FOLDER}/bomb", 70_000_000), "too large"),
+        (_member(f"{FOLDER}/bomb", 70_000_000), "unpacks to more than"),
+        (_member(f"{FOLDER}/data_batch_1", 65_000_000), "too large for CIFAR"),
     ],
-    ids=["parent", "inner-parent", "absolute", "symlink", "hardlink", "fifo", "bomb"],
+    ids=["parent", "inner-parent", "absolute", "symlink", "hardlink", "fifo", "bomb", "large"],
 )
 def test_archives_that_are_not_plain_are_refused(
     tmp_path: Path, pickles: dict[str, bytes], extra: tarfile.TarInfo, reason: str
@@ -246,6 +249,20 @@ def test_absent_batches_are_named(tmp_path: Path, pickles: dict[str, bytes], for
     (_write_folder if form == "folder" else _write_archive)(tmp_path / "root", pickles)
     with pytest.raises(data.CorruptDataError, match="lacks data_batch_2"):
         cifar10.load_cifar10(tmp_path / "root", checksums=checksums)
+
+
+def test_a_file_too_large_to_be_one_is_not_cut(tmp_path: Path, pickles: dict[str, bytes]) -> None:
+    _write_folder(tmp_path / "root", pickles)
+    with (tmp_path / "root" / FOLDER / "data_batch_1").open("r+b") as file:
+        file.truncate(64_000_001)
+    with pytest.raises(data.CorruptDataError, match=r"data_batch_1: has more than 64,000,000 bytes"):
+        cifar10.load_cifar10(tmp_path / "root", checksums=_md5(pickles))
+
+
+def test_a_pipe_in_place_of_the_archive_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "cifar-10-python.tar.gz")
+    with pytest.raises(data.MissingDataError):
+        data.load("cifar10", tmp_path)
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -1,28 +1,42 @@
 """Archives found in the data root: unpacked once, and only what cannot do harm.
 
 An archive may come from anywhere. So no member lands outside of the folder made for it, links and devices are refused,
-and the folder gets its name only when everything is in it: whoever finds the folder finds it whole.
+nothing grows to many times its size, and the folder gets its name only when everything is in it: whoever finds the
+folder finds it whole.
 """
 
 import contextlib
 import errno
 import fnmatch
+import gzip
 import hashlib
+import io
 import logging
+import lzma
 import secrets
 import shutil
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import IO
 
 from adagp.data.files import CorruptDataError, cache_folder
+from adagp.data.reading import short
 
 _log = logging.getLogger(__name__)
+_Stream = IO[bytes] | gzip.GzipFile | lzma.LZMAFile
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz")
 FOLDER = "unpacked"
+MAX_UNPACKED_BYTES = 16 << 30  # eight times VOC 2012, the largest
+MAX_RATIO = 20  # photographs do not shrink, text does to a quarter; zeros shrink to a thousandth
+ALWAYS_BYTES = 64 << 20  # fine whatever the ratio
+MAX_MEMBERS = 200_000  # five times VOC 2012
+MAX_DEPTH = 32  # folders in folders; VOC has four
+CHUNK = 1 << 20  # the most that is read at once; a header that wants more is none
 _READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS}
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _STALE_SECONDS = 86_400  # no unpacking takes a day, so what is older was left by a process that was killed
 
 
@@ -82,17 +96,121 @@ def unpack(archive: Path, checksums: Mapping[str, str]) -> Path:
         raise
 
 
-def member_path(archive: Path, member: tarfile.TarInfo) -> PurePosixPath:
-    """The path of a member that may be read or unpacked.
+def unpacked_limit(packed_bytes: int) -> int:
+    """How many bytes an archive of this size may unpack to."""
+    return min(MAX_UNPACKED_BYTES, max(ALWAYS_BYTES, MAX_RATIO * packed_bytes))
+
+
+@contextlib.contextmanager
+def open_members(archive: Path) -> Iterator[Iterator[tuple[PurePosixPath, IO[bytes] | None]]]:
+    """The members that may be read or unpacked, in order: the path, and the content or None for a folder.
+
+    Each content is to be read before the next member is asked for, in pieces of `CHUNK` at most.
+
+    Raises:
+        CorruptDataError: if the archive is damaged, or a member is not a plain file or folder inside of it, or the
+            archive exceeds one of the limits above.
+        OSError: if there is no room for what the caller writes meanwhile.
+    """
+    limit = unpacked_limit(archive.stat().st_size)
+    try:
+        with archive.open("rb") as packed, _unpacked(packed) as stream:
+            bounded = _Bounded(archive, stream, limit)
+            with tarfile.open(fileobj=bounded, mode="r:") as source:
+                yield _members(archive, source, bounded, limit)
+    except (CorruptDataError, PermissionError):
+        raise
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise
+        raise CorruptDataError(f"{archive}: cannot be read ({error}); get the archive again") from error
+    except Exception as error:  # a damaged archive can raise nearly anything, by its compression
+        raise CorruptDataError(f"{archive}: cannot be read ({error}); get the archive again") from error
+
+
+def _members(
+    archive: Path, source: tarfile.TarFile, stream: "_Bounded", limit: int
+) -> Iterator[tuple[PurePosixPath, IO[bytes] | None]]:
+    count = total = 0
+    last = ""
+    while (member := source.next()) is not None:
+        source.members.clear()  # type: ignore[attr-defined] # or each would be kept, with all its headers
+        path = _member_path(archive, member)
+        count, total = count + 1, total + member.size
+        if member.size < 0:
+            raise CorruptDataError(f"{archive}: member {short(member.name)} has a negative size; get the archive again")
+        if count > MAX_MEMBERS:
+            raise _too_large(archive, f"it has more than {MAX_MEMBERS:,} members")
+        if total > limit:
+            raise _too_large(archive, f"it unpacks to more than {limit:,} bytes")
+        if len(path.parts) > MAX_DEPTH:
+            raise _too_large(archive, f"it is deeper than {MAX_DEPTH} folders")
+        yield path, source.extractfile(member) if member.isfile() else None
+        last = member.name
+    # tarfile takes a file cut between two members, and a damaged header, as the end.
+    if stream.last != bytes(tarfile.BLOCKSIZE):
+        raise CorruptDataError(f"{archive}: is cut short or damaged after {short(last)}; get the archive again")
+    while stream.read(CHUNK):  # to the end, where the compression has its checksum
+        pass
+
+
+def _too_large(archive: Path, reason: str) -> CorruptDataError:
+    return CorruptDataError(
+        f"{archive}: {reason}, the most that is unpacked here; if you trust the archive, unpack it yourself"
+    )
+
+
+def _unpacked(packed: IO[bytes]) -> _Stream:
+    """The stream of tar, whatever it is compressed with, by its first bytes: names are often wrong."""
+    head = packed.read(6)
+    packed.seek(0)
+    if head.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=packed)
+    return lzma.LZMAFile(packed) if head == b"\xfd7zXZ\0" else packed
+
+
+class _Bounded(io.RawIOBase):
+    """A stream that refuses to go on for ever: a header may claim any length, and tarfile reads as much at once."""
+
+    def __init__(self, archive: Path, stream: _Stream, limit: int) -> None:
+        self._archive = archive
+        self._stream = stream
+        # Headers and padding take up to three blocks of 512 bytes a member, beside the contents.
+        self._limit = limit + 1536 * MAX_MEMBERS
+        self.last = b""
+
+    def read(self, size: int = -1, /) -> bytes:
+        if not 0 <= size <= CHUNK:
+            raise _too_large(self._archive, f"a header in it has more than {CHUNK:,} bytes")
+        self._check(self._stream.tell() + size)
+        self.last = self._stream.read(size)
+        return self.last
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        self._check(offset)
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def _check(self, place: int) -> None:
+        if place > self._limit:
+            raise _too_large(self._archive, f"it unpacks to more than {self._limit:,} bytes, headers included")
+
+
+def _member_path(archive: Path, member: tarfile.TarInfo) -> PurePosixPath:
+    """The path of a member, if it is one that may be read.
 
     Raises:
         CorruptDataError: if it points out of the archive or is neither file nor folder.
     """
     path, windows = PurePosixPath(member.name), PureWindowsPath(member.name)
     if path.is_absolute() or windows.drive or windows.root or ".." in path.parts or ".." in windows.parts:
-        raise CorruptDataError(f"{archive}: member {member.name!r} points outside of the archive; do not use this file")
+        raise CorruptDataError(
+            f"{archive}: member {short(member.name)} points outside of the archive; do not use this file"
+        )
     if not (member.isfile() or member.isdir()):
-        raise CorruptDataError(f"{archive}: member {member.name!r} is a link or device; do not use this file")
+        raise CorruptDataError(f"{archive}: member {short(member.name)} is a link or device; do not use this file")
     return path
 
 
@@ -135,34 +253,19 @@ def _part_in(home: Path, name: str) -> Path:
 
 def _extract(archive: Path, folder: Path) -> None:
     try:
-        with tarfile.open(archive) as source:
-            for member in source:
-                target = folder / member_path(archive, member)
-                if member.isdir():
+        with open_members(archive) as members:
+            for path, content in members:
+                target = folder / path
+                if content is None:
                     target.mkdir(parents=True, exist_ok=True)
                     continue
                 target.parent.mkdir(parents=True, exist_ok=True)
-                content = source.extractfile(member)
-                assert content is not None  # holds for every regular file
                 with target.open("xb") as file:
-                    shutil.copyfileobj(content, file, 1 << 20)
-            if archive.suffix.lower() == ".tar" and not _ends_with_zeros(archive):
-                raise CorruptDataError(f"{archive}: is cut short; get the archive again")
-    except (CorruptDataError, PermissionError):
-        raise
+                    shutil.copyfileobj(content, file, CHUNK)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        if error.errno in _NO_ROOM:
             raise OSError(error.errno, f"no room to unpack {archive} ({error.strerror})", str(folder.parent)) from error
-        raise CorruptDataError(f"{archive}: cannot be read ({error}); get the archive again") from error
-    except Exception as error:  # a damaged archive can raise nearly anything, by its compression
-        raise CorruptDataError(f"{archive}: cannot be read ({error}); get the archive again") from error
-
-
-def _ends_with_zeros(archive: Path) -> bool:
-    """Whether a tar file has its closing blocks: without them tarfile takes a file cut between two members as whole."""
-    with archive.open("rb") as file:
-        file.seek(max(0, archive.stat().st_size - 1024))
-        return file.read() == bytes(1024)
+        raise
 
 
 def _publish(part: Path, target: Path) -> Path:

@@ -26,7 +26,7 @@ MD5 = {
     "test_batch": "40351d587109b95175f43aff81a1287e",
 }
 _TEST = "test_batch"
-_MAX_BYTES = 64_000_000  # twice the largest member: no archive can fill the memory
+_MAX_BYTES = 64_000_000  # twice the largest: no file can fill the memory
 
 
 @register("cifar10", summary="photographs of ten classes")
@@ -45,7 +45,7 @@ def load_cifar10(root: Path | None = None, *, checksums: Mapping[str, str] = MD5
         CorruptDataError: if a file is absent, has another checksum or content, or the archive is not a plain one.
     """
     source = _find(root)
-    tensors = cifar.cached("cifar10", repr(sorted(checksums.items())), lambda: _read(source, checksums))
+    tensors = cifar.cached("cifar10", repr(sorted(checksums.items())), 10, lambda: _read(source, checksums))
     return DataSet(
         name="cifar10",
         train=Split(tensors["train_images"], tensors["train_labels"]),
@@ -62,7 +62,7 @@ def load_cifar10(root: Path | None = None, *, checksums: Mapping[str, str] = MD5
 def _find(root: Path | None) -> Path:
     if root is not None:
         for source in (root / FOLDER, *(root / name for name in ARCHIVES)):
-            if source.exists():
+            if source.is_dir() or source.is_file():
                 return source
     layout = (f"ROOT/{ARCHIVES[0]}, or {ARCHIVES[1]}, or the same unpacked", f"ROOT/{FOLDER}/ with {', '.join(MD5)}")
     raise missing("cifar10", root, layout, f"Get {ARCHIVES[0]} from {cifar.PAGE}.")

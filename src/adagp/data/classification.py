@@ -36,12 +36,21 @@ class Split:
         return len(self.labels)
 
 
+def in_classes(labels: Tensor, classes: int) -> bool:
+    """Whether there are labels, and each is one of 0..`classes` - 1."""
+    return len(labels) > 0 and bool((labels >= 0).all() and (labels < classes).all())
+
+
 @dataclass(frozen=True)
 class DataSet:
     """A training and a test split with what a recipe needs to know about them.
 
     `mean` and `std` are constants per channel on the scale 0..1, measured once over the training split; `augment` is
     what is usual for this data, None where nothing is.
+
+    Raises:
+        ValueError: if a split has no images, or labels that are not in 0..`num_classes` - 1: either would fail later,
+            far from its cause.
     """
 
     name: str
@@ -53,6 +62,16 @@ class DataSet:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     augment: Augment | None = None
+
+    def __post_init__(self) -> None:
+        for part, split in (("train", self.train), ("test", self.test)):
+            if len(split) == 0:
+                raise ValueError(f"{self.name}: the split {part} has no images; give it some")
+            if not in_classes(split.labels, self.num_classes):
+                raise ValueError(
+                    f"{self.name}: the split {part} has labels outside of 0..{self.num_classes - 1}; correct them or"
+                    " num_classes"
+                )
 
     def resized(self, size: int) -> "DataSet":
         """The same images at another size, since networks differ in what they take.
