@@ -95,6 +95,30 @@ def test_an_image_too_large_to_be_one_is_refused(tmp_path: Path) -> None:
         next(decode_batches([[tmp_path / "bomb.png"]], 8, "crop"))
 
 
+def test_a_narrow_image_is_not_scaled_to_gigabytes(tmp_path: Path) -> None:
+    Image.new("L", (60_000, 1)).save(tmp_path / "narrow.png")
+    with pytest.raises(data.CorruptDataError, match=r"narrow\.png.*60000 x 1 pixels.*too narrow"):
+        next(decode_batches([[tmp_path / "narrow.png"]], 224, "crop"))
+    ((image,),) = decode_batches([[tmp_path / "narrow.png"]], 224, "letterbox")
+    assert image.placement.scaled_height == 1
+
+
+def test_formats_that_no_photograph_has_are_refused_whatever_the_name(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "image.eps", "EPS")  # Pillow would have Ghostscript run it
+    (tmp_path / "image.eps").rename(tmp_path / "image.jpg")
+    with pytest.raises(data.CorruptDataError, match=r"image\.jpg: cannot be decoded \(UnidentifiedImageError"):
+        next(decode_batches([[tmp_path / "image.jpg"]], 8, "crop"))
+    for form in ("BMP", "GIF", "WEBP"):  # what one meets under a wrong name
+        Image.new("RGB", (8, 8)).save(tmp_path / "image.jpg", form)
+        assert len(next(decode_batches([[tmp_path / "image.jpg"]], 8, "crop"))) == 1
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    with pytest.raises(data.CorruptDataError, match=r"pipe\.jpg: cannot be decoded .*no regular file"):
+        next(decode_batches([[tmp_path / "pipe.jpg"]], 8, "crop"))
+
+
 def test_a_worker_that_dies_is_told_with_the_file_and_replaced(tmp_path: Path) -> None:
     (path,) = _files(tmp_path, 1)
     decoders = decoding._Decoders(1)

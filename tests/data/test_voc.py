@@ -1,4 +1,5 @@
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -80,18 +81,53 @@ def test_splits_may_lie_in_two_archives_and_be_chosen(tmp_path: Path) -> None:
         (b"<annotation>", "no element"),
         (b"", "no element"),
         (b"<annotation/>", "size/width is no number"),
-        (_annotation(_object("unicorn", (1, 1, 2, 2))), "tuple"),
+        (_annotation(_object("unicorn", (1, 1, 2, 2))), "'unicorn' is none of the 20 classes"),
         (_annotation(_object("dog", (1, 1, "x", 2))), "bndbox/xmax is no number"),
         (_annotation(_object("dog", (9, 1, 5, 2))), "is empty or outside"),
         (_annotation(_object("dog", (50, 1, 60, 2))), "is empty or outside"),
         (_annotation(_object("dog", (1, 1, "nan", 2))), "bndbox/xmax is no number"),
+        (_annotation(_object("dog", (1, 1, "9" * 400, 2))), "bndbox/xmax is no number"),
+        (_annotation(_object("dog", (1, 1, "x" * 90_000, 2))), "bndbox/xmax is no number: 'x{80}'"),
+        (_annotation().replace(b"<width>40", b"<width>1e300"), "size/width is no number of pixels"),
+        (_annotation().replace(b"<height>20", b"<height>0"), "size/height is no number of pixels"),
+        (b'<?xml version="1.0" encoding="nonsense"?>' + _annotation(), "encoding"),
+        (b'<?xml version="1.0" encoding="idna"?>' + _annotation(), "idna"),
+        ("<annotation>Männer</annotation>".encode("latin-1"), "not well-formed"),
+        (_annotation("<object/>"), "bndbox/xmin is no number"),
+        (b"<a>" * 30_000 + b"</a>" * 30_000, "deeper than"),
+        (b"<a>" * 30_000, "deeper than"),
+        (b'<!DOCTYPE a [<!ENTITY b "c">]>' + _annotation(), "document type"),
+        ('<?xml version="1.0" encoding="utf-16"?><!DOCTYPE a []><annotation/>'.encode("utf-16"), "document type"),
     ],
-    ids=["cut", "empty", "no-size", "class", "no-number", "reversed", "outside", "nan"],
+    ids=[
+        *("cut", "empty", "no-size", "class", "no-number", "reversed", "outside", "nan", "huge", "long", "width"),
+        *("height", "encoding", "codec", "latin", "no-box", "deep", "deep-cut", "entity", "utf-16"),
+    ],
 )
 def test_damaged_annotations_are_refused_by_name(tmp_path: Path, content: bytes, reason: str) -> None:
     write_files(tmp_path, _kit() | {"VOCdevkit/VOC2007/Annotations/d.xml": content})
     with pytest.raises(data.CorruptDataError, match=rf"Annotations/d\.xml: is no annotation.*{reason}"):
         data.load_detection("voc2007", tmp_path)
+
+
+def test_an_annotation_larger_than_any_is_refused(tmp_path: Path) -> None:
+    content = _annotation(f"<!--{'x' * voc.MAX_ANNOTATION_BYTES}-->")
+    write_files(tmp_path, _kit() | {"VOCdevkit/VOC2007/Annotations/d.xml": content})
+    with pytest.raises(data.CorruptDataError, match=r"Annotations/d\.xml: has more than 1,000,000 bytes"):
+        data.load_detection("voc2007", tmp_path)
+
+
+def test_entities_that_multiply_are_never_expanded(tmp_path: Path) -> None:
+    entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 9))
+    content = f'<!DOCTYPE a [<!ENTITY e0 "{"x" * 1000}">{entities}]><annotation>&e8;</annotation>'.encode()
+    write_files(tmp_path, _kit() | {"VOCdevkit/VOC2007/Annotations/d.xml": content})
+    tracemalloc.start()
+    try:
+        with pytest.raises(data.CorruptDataError, match=r"d\.xml.*document type"):
+            data.load_detection("voc2007", tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("absent", ["JPEGImages/b.jpg", "Annotations/b.xml"])
@@ -102,10 +138,23 @@ def test_absent_files_are_named(tmp_path: Path, absent: str) -> None:
         data.load_detection("voc2007", tmp_path)
 
 
-@pytest.mark.parametrize(("names", "reason"), [("", "names no image"), ("../../a\n", "no image's name")])
-def test_lists_that_are_none_are_refused(tmp_path: Path, names: str, reason: str) -> None:
-    write_files(tmp_path, _kit() | {"VOCdevkit/VOC2007/ImageSets/Main/val.txt": names.encode()})
-    with pytest.raises(data.CorruptDataError, match=rf"val\.txt: .*{reason}"):
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (b"", "names no image"),
+        (b"../../a\n", "no image's name"),
+        (b"c\nd\xe4\n", r"is not UTF-8 \(byte 0xe4 at 3\)"),
+        ("c\nd\n".encode("utf-16"), "is not UTF-8"),
+        (b"c\n" + b"d" * 5000 + b"\n", "'d{80}'.*no image's name"),
+        (b"c\n\0\n", "no image's name"),
+        (b"c\nd\nc\n", "names 'c' twice"),
+        (b"c\n" * 600_000, "has more than 1,000,000 bytes"),
+    ],
+    ids=["empty", "path", "latin", "utf-16", "long", "null", "twice", "large"],
+)
+def test_lists_that_are_none_are_refused(tmp_path: Path, names: bytes, reason: str) -> None:
+    write_files(tmp_path, _kit() | {"VOCdevkit/VOC2007/ImageSets/Main/val.txt": names})
+    with pytest.raises(data.CorruptDataError, match=rf"val\.txt: .*{reason}.*get the archive again"):
         data.load_detection("voc2007", tmp_path)
 
 

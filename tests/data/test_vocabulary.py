@@ -1,7 +1,9 @@
 import json
+import os
 import random
 import subprocess
 import sys
+import tracemalloc
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -64,6 +66,7 @@ def test_the_order_of_the_sentences_and_the_process_do_not_matter() -> None:
     code = (
         "import sys, json, importlib.util as u; sys.modules['adagp.data.files'] = type(sys)('x');"
         "sys.modules['adagp.data.files'].__dict__.update(CorruptDataError=ValueError, write_atomically=None);"
+        "sys.modules['adagp.data.reading'] = type(sys)('y'); sys.modules['adagp.data.reading'].read_limited = None;"
         f"s = u.spec_from_file_location('v', {module.__file__!r}); m = u.module_from_spec(s); s.loader.exec_module(m);"
         f"print(json.dumps(m.Vocabulary.build({TEXT!r}, {SMALLEST + 60}).merges))"
     )
@@ -139,6 +142,9 @@ def test_saved_and_loaded_it_is_the_same(tmp_path: Path) -> None:
         b'{"format": "adagp-vocabulary-1", "merges": [[5, 6.0]]}',
         b'{"format": "adagp-vocabulary-1", "merges": [[5, 100000]]}',
         b'{"format": "adagp-vocabulary-1", "merges": ' + b"[" * 100_000,
+        b'{"format": "adagp-vocabulary-1", "merges": [[5, ' + b"9" * 5_000 + b"]]}",
+        b'{"format": "adagp-vocabulary-1", "merges": 7}',
+        b'{"format": 1e999, "merges": []}',
     ],
 )
 def test_files_that_hold_no_vocabulary_are_refused_by_name(tmp_path: Path, content: bytes) -> None:
@@ -146,3 +152,38 @@ def test_files_that_hold_no_vocabulary_are_refused_by_name(tmp_path: Path, conte
     path.write_bytes(content)
     with pytest.raises(data.CorruptDataError, match=r"vocabulary\.json: holds no vocabulary"):
         Vocabulary.load(path)
+
+
+def test_pieces_that_double_each_time_are_refused_at_once(tmp_path: Path) -> None:
+    merges = [[SPECIAL, SPECIAL]] + [[SMALLEST + n, SMALLEST + n] for n in range(60)]  # 2 ** 61 bytes
+    path = tmp_path / "vocabulary.json"
+    path.write_text(json.dumps({"format": "adagp-vocabulary-1", "merges": merges}))
+    tracemalloc.start()
+    try:
+        with pytest.raises(data.CorruptDataError, match=r"vocabulary\.json: holds no vocabulary.*256 bytes.*build it"):
+            Vocabulary.load(path)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_learning_makes_no_piece_that_cannot_be_loaded(tmp_path: Path) -> None:
+    learnt = Vocabulary.build(["=" * 5000 + " man"] * 3, SMALLEST + 60)
+    assert max(len(learnt.decode([number])) for number in range(SPECIAL, len(learnt))) == module.MAX_PIECE_BYTES
+    assert learnt.decode(learnt.encode("=" * 999 + " man")) == "=" * 999 + " man"
+    assert len(learnt.encode(" man")) == 1  # what comes after the long pieces is still learnt
+    learnt.save(tmp_path / "vocabulary.json")
+    assert Vocabulary.load(tmp_path / "vocabulary.json") == learnt
+
+
+def test_files_too_large_for_a_vocabulary_and_pipes_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "vocabulary.json"
+    with path.open("wb") as file:
+        file.truncate(module.MAX_FILE_BYTES + 1)
+    with pytest.raises(data.CorruptDataError, match=r"vocabulary\.json: has more than .* bytes.*build it anew"):
+        Vocabulary.load(path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(data.CorruptDataError, match="pipe: is no regular file"):
+        Vocabulary.load(tmp_path / "pipe")
+    with pytest.raises(FileNotFoundError):
+        Vocabulary.load(tmp_path / "absent")

@@ -12,19 +12,27 @@ import json
 import signal
 import sys
 import warnings
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from PIL import Image
 
+# What photographs come as, often under a wrong name. Not all that Pillow knows: for EPS it would run another program.
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
+MAX_PIXELS = 89_478_485  # Pillow's own limit, 256 MB of colour; also for an image scaled up
 GREY = (128, 128, 128)  # what surrounds a letterboxed image: the middle of the scale
 
 
 def decode(path: str, size: int, fit: str) -> tuple[Image.Image, dict[str, int]]:
     """A size x size RGB image of the file, and where the file's pixels went."""
-    with Image.open(path) as source:
+    if not Path(path).is_file():
+        raise ValueError("it is no regular file")  # opening a pipe would wait for ever
+    with Image.open(path, formats=FORMATS) as source:
         width, height = source.size
         edge = max(width, height) if fit == "letterbox" else min(width, height)
         scaled = max(1, round(width * size / edge)), max(1, round(height * size / edge))
+        if scaled[0] * scaled[1] > MAX_PIXELS:
+            raise ValueError(f"{width} x {height} pixels are too narrow to be cut to a square of {size}")
         source.draft("RGB", scaled)  # a JPEG far too large is decoded at a half, a quarter or an eighth right away
         image = source.convert("RGB")
     if image.size != scaled:
@@ -55,5 +63,6 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which may still save its work
+    Image.MAX_IMAGE_PIXELS = MAX_PIXELS
     warnings.simplefilter("error", Image.DecompressionBombWarning)
     serve(sys.stdin.buffer, sys.stdout.buffer)

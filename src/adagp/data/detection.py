@@ -37,12 +37,21 @@ class BoxedImage:
 
 @dataclass(frozen=True)
 class Detection:
-    """Images with boxes, in a training and a test split."""
+    """Images with boxes, in a training and a test split.
+
+    Raises:
+        ValueError: if a split has no images.
+    """
 
     name: str
     classes: tuple[str, ...]
     train: tuple[BoxedImage, ...]
     test: tuple[BoxedImage, ...]
+
+    def __post_init__(self) -> None:
+        for part in ("train", "test"):
+            if not getattr(self, part):
+                raise ValueError(f"{self.name}: the split {part} has no images; give it some")
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,23 @@
 """Fashion-MNIST, 28x28 grey, from its idx files, gzipped or not (Xiao et al., 2017)."""
 
-import gzip
+import math
 import struct
-import zlib
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from adagp.data.classification import DataSet, Split
+from adagp.data.classification import DataSet, Split, in_classes
 from adagp.data.files import CorruptDataError, MissingDataError
+from adagp.data.reading import read_limited
 from adagp.data.registry import register
 
 SYSTEM_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # where Debian's dataset-fashion-mnist puts the files
 _FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
-_MAX_BYTES = 100_000_000  # twice the largest file unpacked: no archive can fill the memory
+_CLASSES = 10
+_MAX_RANK = 3  # images, rows, columns
+_MAX_BYTES = 100_000_000  # twice the largest file unpacked: no file can fill the memory
+_REMEDY = "get the file again"
 
 
 @register("fashion-mnist", summary="clothes of ten classes")
@@ -23,15 +26,15 @@ def load_fashion_mnist(root: Path | None = None, *, system_folder: Path = SYSTEM
 
     Raises:
         MissingDataError: if the four files are not together in one of the folders looked at.
-        CorruptDataError: if a file is cut short or is no idx file.
+        CorruptDataError: if a file is cut short or is no idx file, or has no images or labels beyond the ten classes.
     """
     paths = _find(root, system_folder)
     train_images, train_labels, test_images, test_labels = (read_idx(path) for path in paths)
     return DataSet(
         name="fashion-mnist",
-        train=_split(paths[0], train_images, train_labels),
-        test=_split(paths[2], test_images, test_labels),
-        num_classes=10,
+        train=_split(paths[0], paths[1], train_images, train_labels),
+        test=_split(paths[2], paths[3], test_images, test_labels),
+        num_classes=_CLASSES,
         channels=1,
         size=28,
         mean=(0.286,),
@@ -47,26 +50,30 @@ def read_idx(path: Path) -> Tensor:
     Raises:
         CorruptDataError: if the header or the length does not fit this.
     """
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            content = file.read(_MAX_BYTES)
-    except (OSError, EOFError, zlib.error) as error:
-        raise CorruptDataError(f"{path}: cannot be read ({error}); get the file again") from error
-    if len(content) < 4 or content[:3] != b"\0\0\x08":
-        raise CorruptDataError(f"{path}: no idx file of unsigned bytes; get the file again")
+    content = read_limited(path, _MAX_BYTES, _REMEDY)
+    if len(content) < 4 or content[:3] != b"\0\0\x08" or not 0 < content[3] <= _MAX_RANK:
+        raise CorruptDataError(f"{path}: no idx file of unsigned bytes in one to three dimensions; {_REMEDY}")
     rank = content[3]
     start = 4 + 4 * rank
     shape = struct.unpack(f">{rank}I", content[4:start]) if len(content) >= start else ()
-    expected = start + torch.Size(shape).numel()
+    expected = start + math.prod(shape)
     if not shape or len(content) != expected:
-        raise CorruptDataError(f"{path}: {len(content)} bytes, its header says {expected}; get the file again")
+        raise CorruptDataError(f"{path}: {len(content)} bytes, its header says {expected}; {_REMEDY}")
+    if expected == start:
+        return torch.zeros((0,) * rank, dtype=torch.uint8)  # the other sizes may be any, too large for a tensor
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)[start:].reshape(shape)
 
 
-def _split(path: Path, images: Tensor, labels: Tensor) -> Split:
+def _split(path: Path, labels_path: Path, images: Tensor, labels: Tensor) -> Split:
+    if labels.numel() == 0:
+        raise CorruptDataError(f"{labels_path}: has no labels, so the split would be empty; {_REMEDY}")
     if images.shape != (len(labels), 28, 28) or labels.ndim != 1:
         raise CorruptDataError(
-            f"{path}: images of shape {tuple(images.shape)} do not fit labels of shape {tuple(labels.shape)}"
+            f"{path}: images of shape {tuple(images.shape)} do not fit labels of shape {tuple(labels.shape)}; {_REMEDY}"
+        )
+    if not in_classes(labels, _CLASSES):
+        raise CorruptDataError(
+            f"{labels_path}: has the label {int(labels.max())}, but there are only 0..{_CLASSES - 1}; {_REMEDY}"
         )
     return Split(images.unsqueeze(1), labels.long())
 

@@ -1,13 +1,12 @@
 """Multi30k, English captions of photographs and their German translations, raw text (Elliott et al., 2016)."""
 
-import gzip
 import hashlib
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 from adagp.data.archives import places
 from adagp.data.files import CorruptDataError, missing
+from adagp.data.reading import decode_text, read_limited
 from adagp.data.registry import register
 from adagp.data.translation import Pair, Translation
 
@@ -31,7 +30,7 @@ def load_multi30k(root: Path | None = None, *, checksums: Mapping[str, str] = SH
 
     Raises:
         MissingDataError: if the six files are not together.
-        CorruptDataError: if a file is damaged or not the published text, or the lines of two do not match.
+        CorruptDataError: if a file is damaged, empty or not the published text, or the lines of two do not match.
     """
     folder = _find(root)
     splits = {part: _pairs(folder, stem, checksums) for part, stem in SPLITS.items()}
@@ -66,13 +65,12 @@ def _pairs(folder: Path, stem: str, checksums: Mapping[str, str]) -> tuple[Pair,
 def _lines(folder: Path, name: str, checksums: Mapping[str, str]) -> list[str]:
     path = _file(folder, name)
     assert path is not None  # the folder was chosen for having it
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            content = file.read(_MAX_BYTES)
-    except (OSError, EOFError, zlib.error) as error:
-        raise CorruptDataError(f"{path}: cannot be read ({error}); {_SOURCE}") from error
+    content = read_limited(path, _MAX_BYTES, _SOURCE)
     found = hashlib.sha256(content).hexdigest()
     if found != checksums[name]:
         raise CorruptDataError(f"{path}: its text has sha256 {found}, expected {checksums[name]}; {_SOURCE}")
+    text = decode_text(path, content, _SOURCE)
+    if not text.strip():
+        raise CorruptDataError(f"{path}: has no sentences; {_SOURCE}")
     # Only a line feed ends a line: str.splitlines would also cut at characters that occur inside of sentences.
-    return content.decode().removesuffix("\n").split("\n")
+    return text.removesuffix("\n").split("\n")

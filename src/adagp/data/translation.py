@@ -25,6 +25,9 @@ class Translation:
     """Sentences and their translations, as raw text.
 
     `source` and `target` are the languages' codes; each pair is a sentence and its translation.
+
+    Raises:
+        ValueError: if there is nothing to train on or to test on; a validation split may be empty.
     """
 
     name: str
@@ -33,6 +36,11 @@ class Translation:
     train: tuple[Pair, ...]
     val: tuple[Pair, ...]
     test: tuple[Pair, ...]
+
+    def __post_init__(self) -> None:
+        for part in ("train", "test"):
+            if not getattr(self, part):
+                raise ValueError(f"{self.name}: the split {part} has no pairs; give it some")
 
 
 class PairBatches:

@@ -1,7 +1,9 @@
 """Pascal VOC, objects of twenty classes in photographs, in the layout of its own kit (Everingham et al.)."""
 
 import math
+from collections import Counter
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import torch
@@ -9,6 +11,7 @@ import torch
 from adagp.data.archives import places
 from adagp.data.detection import BoxedImage, Detection
 from adagp.data.files import CorruptDataError, missing
+from adagp.data.reading import decode_text, read_limited, short
 from adagp.data.registry import register
 
 CLASSES = (
@@ -20,6 +23,12 @@ CHECKSUMS = {
     "VOCtrainval_11-May-2012.tar": "6cd6e144f989b92b3379bac3b3de84fd",
     "voc2007-subset.tar.gz": "4d0226fb175c9a6c1be16a2841ac6ba61afdf13de1c93132835db8604aedea33",
 }
+MAX_LIST_BYTES = 1_000_000  # five times a list of every image of VOC 2012
+MAX_ANNOTATION_BYTES = 1_000_000  # forty times the largest of VOC 2012
+_MAX_DEPTH = 32  # elements in elements; VOC has four
+_MAX_NAME = 200  # characters; file systems end at 255, and a suffix is to come
+_MAX_SIDE = 65_535  # pixels; the most that a JPEG can have
+_REMEDY = "get the archive again"
 
 
 @register("voc2007", task="detection", summary="Pascal VOC 2007, objects of 20 classes")
@@ -74,27 +83,58 @@ def _find(root: Path | None, year: int, split: str) -> tuple[Path, Path]:
 
 
 def _read_split(folder: Path, listed: Path, split: str) -> tuple[BoxedImage, ...]:
-    names = [line.strip() for line in listed.read_text(encoding="utf-8").splitlines() if line.strip()]
+    text = decode_text(listed, read_limited(listed, MAX_LIST_BYTES, _REMEDY), _REMEDY)
+    names = [line.strip() for line in text.splitlines() if line.strip()]
     if not names:
-        raise CorruptDataError(f"{listed}: names no image; get the archive again")
-    if (odd := next((name for name in names if Path(name).name != name), None)) is not None:
-        raise CorruptDataError(f"{listed}: {odd!r} is no image's name in the split {split}; get the archive again")
+        raise CorruptDataError(f"{listed}: names no image; {_REMEDY}")
+    if (odd := next((name for name in names if not _is_name(name)), None)) is not None:
+        raise CorruptDataError(f"{listed}: {short(odd)} is no image's name in the split {split}; {_REMEDY}")
+    (first, times), *_ = Counter(names).most_common(1)
+    if times > 1:  # a test would count its objects as often
+        raise CorruptDataError(f"{listed}: names {first!r} twice; {_REMEDY}")
     return tuple(_read_image(folder, name) for name in names)
+
+
+def _is_name(text: str) -> bool:
+    return Path(text).name == text and "\0" not in text and len(text) <= _MAX_NAME
+
+
+class _Annotation(ElementTree.TreeBuilder):
+    """Builds the tree of a plain document: entities can multiply, nesting has no end, and annotations need neither."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._depth = 0
+
+    def doctype(self, name: str, public: str | None, system: str | None) -> None:
+        raise ValueError("it has a document type, which no annotation needs")
+
+    def start(self, tag: Any, attributes: Any, /) -> ElementTree.Element:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise ValueError(f"it is deeper than {_MAX_DEPTH} elements")
+        return super().start(tag, attributes)
+
+    def end(self, tag: str, /) -> ElementTree.Element:
+        self._depth -= 1
+        return super().end(tag)
 
 
 def _read_image(folder: Path, name: str) -> BoxedImage:
     image, annotation = folder / "JPEGImages" / f"{name}.jpg", folder / "Annotations" / f"{name}.xml"
     for path in (image, annotation):
         if not path.is_file():
-            raise CorruptDataError(f"{path}: is absent, though a list names it; get the archive again")
+            raise CorruptDataError(f"{path}: is absent, though a list names it; {_REMEDY}")
+    content = read_limited(annotation, MAX_ANNOTATION_BYTES, _REMEDY)
     try:
-        tree = ElementTree.parse(annotation)
-        width, height = (_number(tree.getroot(), f"size/{side}") for side in ("width", "height"))
+        tree = ElementTree.fromstring(content, ElementTree.XMLParser(target=_Annotation()))
+        width, height = (_side(tree, side) for side in ("width", "height"))
         objects = tree.findall("object")
         boxes = [_box(item, width, height) for item in objects]
-        labels = [CLASSES.index(item.findtext("name", "").strip()) for item in objects]
+        labels = [_label(item) for item in objects]
         difficult = [item.findtext("difficult", "0").strip() == "1" for item in objects]
-    except (ElementTree.ParseError, ValueError) as error:
+    # LookupError: the document names an encoding that does not exist.
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
         raise CorruptDataError(f"{annotation}: is no annotation of Pascal VOC ({error}); get it again") from error
     return BoxedImage(
         path=image,
@@ -102,6 +142,20 @@ def _read_image(folder: Path, name: str) -> BoxedImage:
         labels=torch.tensor(labels, dtype=torch.int64),
         difficult=torch.tensor(difficult, dtype=torch.bool),
     )
+
+
+def _side(tree: ElementTree.Element, side: str) -> float:
+    pixels = _number(tree, f"size/{side}")
+    if not 1 <= pixels <= _MAX_SIDE:
+        raise ValueError(f"size/{side} is no number of pixels from 1 to {_MAX_SIDE}: {pixels:g}")
+    return pixels
+
+
+def _label(item: ElementTree.Element) -> int:
+    name = item.findtext("name", "").strip()
+    if name not in CLASSES:
+        raise ValueError(f"{short(name)} is none of the {len(CLASSES)} classes")
+    return CLASSES.index(name)
 
 
 def _box(item: ElementTree.Element, width: float, height: float) -> tuple[float, float, float, float]:
@@ -120,5 +174,5 @@ def _number(element: ElementTree.Element, path: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"{path} is no number: {text!r}")
+        raise ValueError(f"{path} is no number: {short(text)}")
     return number

@@ -13,11 +13,15 @@ from itertools import pairwise
 from pathlib import Path
 
 from adagp.data.files import CorruptDataError, write_atomically
+from adagp.data.reading import read_limited
 
 PAD, BEGIN, END = 0, 1, 2
 SPECIAL = 3  # tokens from here on stand for text: first the bytes, then the merges
 SMALLEST = SPECIAL + 256
 LARGEST = 1 << 20  # a text that wants more is no text
+MAX_PIECE_BYTES = 256  # no word is longer; without a limit, each of sixty merges could double the piece before
+MAX_FILE_BYTES = 32_000_000  # twice the largest vocabulary
+_REMEDY = "build it anew from the training text"
 _FORMAT = "adagp-vocabulary-1"
 # A word takes the space before it along, so that pieces put together are the text again, spaces included.
 _WORDS = re.compile(r" ?\w+| ?[^\w\s]+|\s+")
@@ -33,7 +37,7 @@ class Vocabulary:
             `SMALLEST`.
 
     Raises:
-        ValueError: if a piece is made of pieces that come later, or made twice.
+        ValueError: if a piece is made of pieces that come later, or made twice, or is longer than `MAX_PIECE_BYTES`.
     """
 
     def __init__(self, merges: Sequence[Merge] = ()) -> None:
@@ -43,6 +47,8 @@ class Vocabulary:
         for number, (left, right) in enumerate(self.merges, SMALLEST):
             if not (SPECIAL <= left < number and SPECIAL <= right < number) or (left, right) in self._ranks:
                 raise ValueError(f"merges: piece {number} is made of {left} and {right}, which cannot be")
+            if len(self._pieces[left]) + len(self._pieces[right]) > MAX_PIECE_BYTES:
+                raise ValueError(f"merges: piece {number} is longer than {MAX_PIECE_BYTES} bytes")
             self._ranks[left, right] = number
             self._pieces.append(self._pieces[left] + self._pieces[right])
         self._known: dict[str, list[int]] = {}
@@ -119,10 +125,12 @@ class Vocabulary:
 
         Raises:
             CorruptDataError: if the file holds no vocabulary.
-            OSError: if it cannot be read.
+            OSError: if it is absent or may not be read.
         """
+        path.stat()  # an absent file is told as such
+        text = read_limited(path, MAX_FILE_BYTES, _REMEDY)
         try:
-            content = json.loads(path.read_bytes())
+            content = json.loads(text)
             if content["format"] != _FORMAT:
                 raise ValueError(f"its format is {content['format']!r}, not {_FORMAT!r}")
             merges = [(left, right) for left, right in content["merges"]]
@@ -131,7 +139,7 @@ class Vocabulary:
             return cls(merges)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptDataError(
-                f"{path}: holds no vocabulary ({type(error).__name__}: {error}); build it anew from the training text"
+                f"{path}: holds no vocabulary ({type(error).__name__}: {error}); {_REMEDY}"
             ) from error
 
     def _merge(self, word: str) -> list[int]:
@@ -173,12 +181,17 @@ def _learn(counts: Counter[str], wanted: int) -> list[Merge]:
     heap = [(-count, pair) for pair, count in pairs.items()]
     heapify(heap)
     merges: list[Merge] = []
+    lengths = [1] * SMALLEST
     while heap and len(merges) < wanted:
         negative, pair = heappop(heap)
         if pairs[pair] != -negative:
             continue
         if -negative < 2:
             break
+        length = lengths[pair[0]] + lengths[pair[1]]
+        if length > MAX_PIECE_BYTES:
+            continue
+        lengths.append(length)
         number = SMALLEST + len(merges)
         merges.append(pair)
         changed: set[Merge] = set()
