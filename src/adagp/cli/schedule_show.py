@@ -137,7 +137,10 @@ def _schedule(
         ladder = schedules.ladder(STEPS_PER_EPOCH, source=source or "predicted")
         if until is None:
             return f"{ladder.source}, ladder", ladder
-        return f"{ladder.source} up to {until}, ladder", schedules.prefix(model, until, ladder)
+        prefix = schedules.prefix(model, until, ladder)
+        if prefix.problem:
+            raise RecipeError(prefix.problem)
+        return f"{ladder.source} up to {until}, ladder", prefix
     if name in schedules.APPROXIMATIONS:
         approximated = source or "zero"
         convolutions = schedules.layer_names(model, include="Conv")  # what the paper counts, and `adagp train` too

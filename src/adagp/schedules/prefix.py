@@ -39,7 +39,9 @@ class Prefix(Schedule):
         """
         self._ladder, self._until, self._layers, self._sharing = ladder, until, layers, sharing
         self._order: list[str] | None = None
-        self._overrides = {} if self._problem(modules) else self._cut(modules)
+        self.problem = self._problem(modules)
+        """Why nothing can be cut in the order of registration; empty where it can. The forward may run in another."""
+        self._overrides = {} if self.problem else self._cut(modules)
         self.sources = ladder.sources | {ladder.source, "skip"}
 
     def __call__(self, step: int) -> Plan:
@@ -118,7 +120,7 @@ class Prefix(Schedule):
 
 def prefix(
     model: "nn.Module", until: str, ladder: Ladder, include: str | None = None, exclude: str | None = None
-) -> Schedule:
+) -> Prefix:
     """Where `ladder` has a GP batch, its source serves the layers up to `until`, and all after it is exact.
 
     Modules without a source in the prefix (batch norms) rest there, so that autograd builds no graph before the end
