@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from adagp.cache import cache_folder
 from adagp.kernels import build, choose_topk, compiled, topk_backends, topk_weight_grad
 
 SOURCE = """
@@ -29,7 +30,7 @@ needs_compiler = pytest.mark.skipif(bool(compiled.why_not()), reason=compiled.wh
 @pytest.fixture(autouse=True)
 def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test begins without any library and leaves none of its own behind."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("ADAGP_CACHE", str(tmp_path / "cache"))
     compiled._functions.cache_clear()
     yield
     compiled._functions.cache_clear()
@@ -63,7 +64,7 @@ def build_geometry() -> compiled.Geometry:
 def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADAGP_NO_COMPILE", "1")
     falls_back("ADAGP_NO_COMPILE")
-    assert not build.cache_folder().exists()
+    assert not cache_folder().exists()
 
 
 def test_zero_does_not_switch_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,13 +97,13 @@ def test_the_compilers_complaint_is_told(source: Path) -> None:
     source.write_text("this is no C++")
     with pytest.raises(build.CannotBuildError, match="this is no"):
         build.shared_library(source)
-    assert not list(build.cache_folder().iterdir())
+    assert not list(cache_folder().iterdir())
 
 
 @needs_compiler
 def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, source: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(source))  # a file, not a folder
-    with pytest.raises(build.CannotBuildError, match="XDG_CACHE_HOME"):
+    monkeypatch.setenv("ADAGP_CACHE", str(source))  # a file, not a folder
+    with pytest.raises(build.CannotBuildError, match="set ADAGP_CACHE"):
         build.shared_library(source)
 
 
@@ -112,7 +113,7 @@ def test_it_is_compiled_once(source: Path) -> None:
     before = library.stat()
     assert build.shared_library(source) == library
     assert library.stat().st_mtime_ns == before.st_mtime_ns
-    assert [path.name for path in build.cache_folder().iterdir()] == [library.name]
+    assert [path.name for path in cache_folder().iterdir()] == [library.name]
     source.write_text(SOURCE.replace("42", "43"))
     assert build.shared_library(source) != library
 
@@ -131,11 +132,11 @@ def test_a_damaged_library_is_built_anew(source: Path, damage: object) -> None:
 def test_processes_that_compile_at_once_all_succeed(source: Path) -> None:
     processes = [use(source) for _ in range(3)]
     assert [process.communicate(timeout=120) for process in processes] == [("42\n", "")] * 3
-    assert len(list(build.cache_folder().iterdir())) == 1
+    assert len(list(cache_folder().iterdir())) == 1
 
 
 @needs_compiler
 def test_the_kernel_itself_builds_into_an_empty_cache() -> None:
     assert compiled.why_not() == ""
-    assert len(list(build.cache_folder().iterdir())) == 1
+    assert len(list(cache_folder().iterdir())) == 1
     assert choose_topk(GRAD) == "compiled"

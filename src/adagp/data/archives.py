@@ -21,7 +21,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO
 
-from adagp.data.files import CorruptDataError, cache_folder
+from adagp.cache import cache_folder
+from adagp.data.files import CorruptDataError
 from adagp.data.reading import short
 
 _log = logging.getLogger(__name__)

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from adagp.cache import cache_folder
 from adagp.data import pickles
 from adagp.data.archives import CHUNK, open_members
 from adagp.data.classification import Split, in_classes
-from adagp.data.files import CorruptDataError, cache_folder, write_atomically
+from adagp.data.files import CorruptDataError, write_atomically
 from adagp.data.reading import read_limited
 
 _log = logging.getLogger(__name__)

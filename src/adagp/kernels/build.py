@@ -14,6 +14,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from adagp.cache import cache_folder
+
 _LOG = logging.getLogger(__name__)
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-shared")
 _COMPILERS = ("c++", "g++", "clang++")
@@ -23,19 +25,6 @@ _TIMEOUT_SECONDS = 120
 
 class CannotBuildError(RuntimeError):
     """There is no library, with the cause and the remedy."""
-
-
-def cache_folder() -> Path:
-    """Where compiled libraries are kept: the user's cache.
-
-    Raises:
-        CannotBuildError: The user has no home.
-    """
-    root = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(root) if root else Path.home() / ".cache") / "adagp"
-    except RuntimeError as error:
-        raise CannotBuildError(f"there is no cache folder ({error}); set XDG_CACHE_HOME to one") from error
 
 
 def shared_library(source: Path) -> Path:
@@ -62,7 +51,7 @@ def shared_library(source: Path) -> Path:
             fresh.replace(library)
     except OSError as error:
         raise CannotBuildError(
-            f"the cache {library.parent} cannot be written ({error.strerror}); set XDG_CACHE_HOME to a folder that can"
+            f"the cache {library.parent} cannot be written ({error.strerror}); set ADAGP_CACHE to a folder that can"
         ) from error
     _LOG.info("compiled %s into %s", source.name, library)
     return library
