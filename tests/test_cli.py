@@ -293,7 +293,6 @@ def test_adaptive_says_why(tmp_path: Path) -> None:
 
 
 def test_tensorboard(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
     result = call("train", *SMALL, "--tensorboard", "--out", str(tmp_path / "run"))
     assert result.exit_code == 0, result.output
     assert list((tmp_path / "run" / "tensorboard").rglob("events.out.tfevents.*"))

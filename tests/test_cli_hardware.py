@@ -1,22 +1,20 @@
 import json
-import shutil
 import sys
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-pytest.importorskip("amaranth", reason="needs amaranth: pip install 'adagp[hardware]'")
-
 from adagp.accelerator.rtl import checks, golden
 from adagp.accelerator.rtl.measure import small_cores
 from adagp.accelerator.rtl.synthesis import LIBERTY
+from adagp.accelerator.rtl.tools import yosys_version
 from adagp.cli import app
 
-needs_yosys = pytest.mark.skipif(shutil.which("yosys") is None, reason="needs yosys: apt-get install yosys")
-
 needs_cells = pytest.mark.skipif(
-    not LIBERTY.is_file(), reason="needs standard cells: apt-get install qflow-tech-osu018"
+    not LIBERTY.is_file(), reason="needs standard cells, which no Python package has: apt-get install qflow-tech-osu018"
 )
 
 
@@ -53,7 +51,6 @@ def small_memories(monkeypatch):
     monkeypatch.setattr("adagp.accelerator.rtl.designs.geometries", small)
 
 
-@needs_yosys
 @needs_cells
 @pytest.mark.usefixtures("small_memories")
 def test_synth_gives_one_object_of_resources():
@@ -66,7 +63,6 @@ def test_synth_gives_one_object_of_resources():
     assert found["memory_bits"] == 2 * 512 * 16 + 256 * 16 + 128 * 48
 
 
-@needs_yosys
 @pytest.mark.usefixtures("small_memories")
 def test_export_writes_a_file_for_each_design(tmp_path):
     done = run("export", "--verilog", str(tmp_path / "out"), "--array", "2x2", "--second-array", "2x2", "--json")
@@ -95,17 +91,19 @@ def test_draw_writes_a_picture_of_the_sizes_asked_for(tmp_path):
         (("synth", "--array", "axb"), "array=axb: is not ROWSxCOLUMNS"),
         (("synth", "--array", "0x15"), "array=0x15: has no PE"),
         (("synth", "--array", "70000x2"), "array=70000x2: takes longer to cross"),
+        (("synth", "--array", "0x15", "--target", "osu018"), "array=0x15: has no PE"),
+        (("export", "--verilog", "out", "--array", "0x15"), "array=0x15: has no PE"),
         (("draw", "--out", "nowhere/designs.png"), "there is no folder 'nowhere'; make it first"),
         (("check", "--array", "1x1"), "array=1x1"),
     ],
 )
-def test_wrong_input_is_named(arguments, message):
+def test_wrong_input_is_named_before_a_missing_program(arguments, message, no_yosys, monkeypatch):
+    monkeypatch.setattr("adagp.accelerator.rtl.synthesis.LIBERTY", Path("nowhere.lib"))
     done = run(*arguments)
     assert done.exit_code == 2
     assert message in done.stderr
 
 
-@needs_yosys
 @pytest.mark.usefixtures("small_memories")
 def test_a_folder_that_cannot_be_made_is_named_before_any_work(monkeypatch, tmp_path):
     monkeypatch.setattr("adagp.accelerator.rtl.verilog.run_yosys", lambda *script: pytest.fail("worked in vain"))
@@ -115,12 +113,30 @@ def test_a_folder_that_cannot_be_made_is_named_before_any_work(monkeypatch, tmp_
     assert f"folder '{tmp_path / 'out'}' cannot be made: File exists; choose another folder" in done.stderr
 
 
+@pytest.mark.parametrize("table", [4, 5])
+def test_wrong_sizes_of_a_table_are_named_before_a_missing_program(table, no_yosys, monkeypatch):
+    monkeypatch.setattr("adagp.accelerator.rtl.synthesis.LIBERTY", Path("nowhere.lib"))
+    done = CliRunner().invoke(app, ["reproduce", f"table{table}", "--array", "70000x2"])
+    assert done.exit_code == 2
+    assert "array=70000x2: takes longer to cross" in done.stderr
+
+
 @pytest.mark.usefixtures("small_memories")
-def test_without_yosys_the_package_is_named(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", "")
+def test_synth_names_the_version_of_yosys(monkeypatch):
+    monkeypatch.setattr("adagp.accelerator.rtl.synthesis._cells", lambda *module: Counter(FDRE=1))
+    arguments = ("synth", "--design", "baseline", "--array", "2x1")
+    done = run(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["yosys"] == yosys_version()
+    assert f"xc7, yosys {yosys_version()}" in run(*arguments).stdout
+
+
+@pytest.mark.usefixtures("small_memories", "no_yosys")
+def test_without_yosys_the_package_is_named(tmp_path):
     for arguments in (("synth",), ("export", "--verilog", str(tmp_path / "out"))):
         done = run(*arguments)
         assert done.exit_code == 1
+        assert "pip install 'adagp[hardware]'" in done.stderr
         assert "apt-get install yosys" in done.stderr
     assert not (tmp_path / "out").exists()
 

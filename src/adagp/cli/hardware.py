@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from adagp.accelerator import Array, Design
-from adagp.accelerator.rtl.tools import ToolError, find_yosys
+from adagp.accelerator.rtl.tools import ToolError, find_yosys, yosys_version
 from adagp.accelerator.text import parse_array
 from adagp.cli import machine_options, options
 from adagp.cli.common import check_folders, command, print_json, print_table
@@ -28,13 +28,9 @@ hardware_app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True, he
 
 @contextmanager
 def hardware_errors() -> Iterator[None]:
-    """Errors of the RTL as the command line reports them; without Amaranth, how to install it."""
+    """Errors of the RTL as the command line reports them."""
     try:
         yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "amaranth":
-            raise
-        raise TrainingError("the RTL needs Amaranth: pip install 'adagp[hardware]'") from error
     except ValueError as error:
         raise RecipeError(str(error)) from error
     except ToolError as error:
@@ -169,12 +165,14 @@ def synth_command(
         from adagp.accelerator.rtl.designs import Accelerator, geometries
         from adagp.accelerator.rtl.synthesis import check_target, synthesise
 
-        check_target(target)
         cores = geometries(_design(design), parse_pes("array", array), parse_pes("second_array", second_array))
+        check_target(target)
+        yosys = yosys_version()
         found = synthesise(Accelerator(cores), target)
     memory_bits = sum(core.memory_bits for core in cores.values())
     if as_json:
-        print_json({"design": design, "target": target, "array": array, **found, "memory_bits": memory_bits})
+        facts = {"design": design, "target": target, "array": array, "yosys": yosys}
+        print_json({**facts, **found, "memory_bits": memory_bits})
         return
     rows = [(name, f"{count:,}") for name, count in {**found, "memory_bits": memory_bits}.items()]
     notes = (
@@ -182,7 +180,7 @@ def synth_command(
         if target == "xc7"
         else ("area: of logic cells; memories are left out, as a chip takes them from a memory compiler",)
     )
-    print_table(Table(f"{design}, {array} PEs, {target}", ("resource", "used"), rows, notes))
+    print_table(Table(f"{design}, {array} PEs, {target}, yosys {yosys}", ("resource", "used"), rows, notes))
 
 
 @hardware_app.command("export")
@@ -206,9 +204,9 @@ def export_command(
         from adagp.accelerator.rtl.designs import Accelerator, geometries
         from adagp.accelerator.rtl.verilog import verilog as converted
 
-        find_yosys()
         sizes = parse_pes("array", array), parse_pes("second_array", second_array)
         designs = {design: geometries(design, *sizes) for design in Design}
+        find_yosys()
         make_folder(verilog)
         for design, cores in designs.items():
             write_bytes(verilog / f"{design.value}.v", converted(Accelerator(cores)).encode())

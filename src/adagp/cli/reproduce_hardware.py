@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from adagp.accelerator.rtl.tools import yosys_version
 from adagp.cli import machine_options, options
 from adagp.cli.common import command, print_json, print_table
 from adagp.cli.display import Display
@@ -25,14 +26,18 @@ def hardware_table_command(table: int) -> Callable[..., None]:
         with hardware_errors(), Display(as_json) as display:
             sizes = parse_pes("array", array), parse_pes("second_array", second_array)
             ours = synthesised(table, *sizes, display.on_message)
+            yosys = yosys_version()
         if as_json:
-            print_json({"target": TARGETS[table], "array": array, "second_array": second_array, **plain(table, ours)})
+            print_json(
+                {"target": TARGETS[table], "array": array, "second_array": second_array, **plain(table, ours, yosys)}
+            )
             return
-        print_table(resources_table(table, ours, f"{_WHAT[table]}, {array} PEs, {second_array} in MAX's second array"))
+        title = f"{_WHAT[table]}, {array} PEs, {second_array} in MAX's second array"
+        print_table(resources_table(table, ours, title, yosys))
 
     show.__doc__ = f"""Table {table} of the ADA-GP paper: {_WHAT[table]}, the baseline and the three designs.
 
-    Our RTL through yosys, which must be installed. The paper's power is not reproduced: no tool here can tell it.
+    Our RTL through yosys, whose version the table names. The paper's power is not reproduced: no tool here can tell it.
 
     Try:
 

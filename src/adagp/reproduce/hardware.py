@@ -35,13 +35,13 @@ _NAMES = {
 }
 _NOTES = {
     4: (
-        "ours: yosys, not placed or routed; the paper's: Vivado, placed and routed, on a Virtex 7",
+        "ours: yosys {yosys}, not placed or routed; the paper's: Vivado, placed and routed, on a Virtex 7",
         "LUT: the paper has 2,600 a PE, not said what for; a MAC is one DSP48E1, so compare increases, not shares",
         "RAMB36: the paper's 1,080 hold 2.2 million words of 16 bits; our predictor has 78,362 weights",
         "DSP48E1: MAX's second array has 80 PEs, read off the paper's +80; it does not say why 180 PEs take 166",
     ),
     5: (
-        "ours: yosys and open 0.18 um cells, memories left out; the paper's: Design Compiler, technology not named",
+        "ours: yosys {yosys}, open 0.18 um cells, no memories; the paper's: Design Compiler, technology not named",
         "with wires: the paper's interconnect; its +1.7, +2.6 and +8.3 % are of this; without layout ours has none",
         "max: 80 PEs more than 180 are 44 % more of what most of the area is; 12 PEs (3x4) would make +9.1 %",
     ),
@@ -59,16 +59,17 @@ def synthesised(
     from adagp.accelerator.rtl.designs import Accelerator, geometries  # Amaranth may not be there
     from adagp.accelerator.rtl.synthesis import check_target, synthesise
 
+    designs = {design: geometries(design, array, second_array) for design in Design}
     check_target(TARGETS[table])
     found = {}
-    for design in Design:
+    for design, cores in designs.items():
         tell(f"synthesising {design.value} for {TARGETS[table]}")
-        found[design] = synthesise(Accelerator(geometries(design, array, second_array)), TARGETS[table])
+        found[design] = synthesise(Accelerator(cores), TARGETS[table])
     return found
 
 
-def resources_table(table: int, ours: Resources, title: str) -> Table:
-    """Absolute values, and what each design adds to its baseline."""
+def resources_table(table: int, ours: Resources, title: str, yosys: str) -> Table:
+    """Absolute values, and what each design adds to its baseline, by one version of yosys."""
     paper = PAPER[table]
     rows = [
         (
@@ -81,12 +82,13 @@ def resources_table(table: int, ours: Resources, title: str) -> Table:
         for resource in paper[design]
     ]
     columns = ("design", "resource", "ours", "increase", "%", "paper's", "increase", "%")
-    return Table(f"Table {table}: {title}", columns, rows, _NOTES[table], text_columns=2)
+    notes = tuple(note.format(yosys=yosys) for note in _NOTES[table])
+    return Table(f"Table {table}: {title}", columns, rows, notes, text_columns=2)
 
 
-def plain(table: int, ours: Resources) -> dict[str, Any]:
+def plain(table: int, ours: Resources, yosys: str) -> dict[str, Any]:
     """The same for programs."""
-    return {
+    return {"yosys": yosys} | {
         whose: {design.value: dict(resources[design]) for design in Design}
         for whose, resources in (("ours", ours), ("paper", PAPER[table]))
     }

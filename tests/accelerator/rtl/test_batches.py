@@ -5,8 +5,6 @@ from functools import cache
 import numpy as np
 import pytest
 
-pytest.importorskip("amaranth", reason="needs amaranth: pip install 'adagp[hardware]'")
-
 from adagp.accelerator import (
     Design,
     Machine,

@@ -1,9 +1,6 @@
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-pytest.importorskip("amaranth", reason="needs amaranth: pip install 'adagp[hardware]'")
 
 from adagp.accelerator.rtl import golden
 from adagp.accelerator.rtl.checks import run_checks

@@ -9,13 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, assume, example, given, settings
-from hypothesis import strategies as st
-
-pytest.importorskip("amaranth", reason="needs amaranth: pip install 'adagp[hardware]'")
-
 from amaranth.hdl import Module, Signal
 from amaranth.sim import Simulator
+from hypothesis import HealthCheck, Phase, assume, example, given, settings
+from hypothesis import strategies as st
 
 from adagp.accelerator import Gemm
 from adagp.accelerator.rtl import golden, pe

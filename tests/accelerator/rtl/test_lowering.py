@@ -3,8 +3,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-pytest.importorskip("amaranth", reason="needs amaranth: pip install 'adagp[hardware]'")
-
 from adagp.accelerator import Gemm, Pass
 from adagp.accelerator.rtl import golden_batch
 from adagp.accelerator.rtl.lowering import Convolution

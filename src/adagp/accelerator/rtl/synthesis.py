@@ -70,7 +70,7 @@ def _cells(name: str, rtlil: str, target: str) -> Counter[str]:
     and by more than designs differ.
     """
     script = (_XC7 if target == "xc7" else _OSU018).format(top=name, liberty=LIBERTY)
-    text = run_yosys(rtlil, f"{script}\ntee -q -o {{folder}}/stat stat -json", "stat")
+    text = run_yosys(rtlil, f"{script}\ntee -q -o stat stat -json", "stat")
     # Yosys 0.23 mixes a list of modules into its JSON.
     lines = [line for line in text.splitlines() if line.lstrip()[:1] in {*'{}"'}]
     report = json.loads("\n".join(lines))

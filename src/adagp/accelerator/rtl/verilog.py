@@ -13,5 +13,5 @@ def verilog(design: Component) -> str:
         ToolError: without yosys, or where it fails.
     """
     rtlil = "\n".join(Library().modules(design).values())
-    script = f"hierarchy -top {design.module_name}; proc; opt_clean; write_verilog -noattr {{folder}}/design.v"
+    script = f"hierarchy -top {design.module_name}; proc; opt_clean; write_verilog -noattr design.v"
     return run_yosys(rtlil, script, "design.v")
