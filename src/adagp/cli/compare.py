@@ -22,6 +22,7 @@ from adagp.cli.runs import (
     schedule_value,
     stopped,
 )
+from adagp.extras import require
 from adagp.report import comparison_table, write_report
 from adagp.training import Interrupted, Recipe, RecipeError, Settings, compare
 from adagp.training.compare import stored_settings
@@ -106,6 +107,7 @@ def compare_command(
     stem = base.name if preset or recipe_file else f"{settings.recipe.data}-{settings.recipe.model}"
     path = out or default_folder(f"compare-{stem}", resume)
     where = chosen_device(device)
+    require("matplotlib")  # for the report, which comes last
     again = resume_line("compare", path, device, data_root, as_json, tensorboard)
     with catch_signals() as interrupt, Display(as_json) as display:
         dataset = data.load_any(settings.recipe.data, data_root)

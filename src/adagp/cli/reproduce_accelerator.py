@@ -11,6 +11,7 @@ from adagp.cli import machine_options as machines
 from adagp.cli import options
 from adagp.cli.common import InputError, command, print_tables, progress_line
 from adagp.cli.machine_options import DEFAULTS, machine_from
+from adagp.extras import require
 from adagp.report.accelerator_figures import bars_picture, layers_picture, picture_format
 from adagp.reproduce import accelerator as paper
 from adagp.training.files import write_bytes
@@ -54,6 +55,7 @@ def figure16_command(
     """
     del debug
     scale = _scale(batch, epochs, array, grid)
+    _check_picture(picture)
     runs = _checked(lambda: paper.runs_of("vgg13", data_name, scale))
     title = f"VGG13 on {data_name}, batch {batch}, {epochs} epochs"
     if picture is not None:
@@ -77,6 +79,7 @@ def _speed_up_command(figure: int) -> Callable[..., None]:
     ) -> None:
         del debug
         scale = _scale(batch, epochs, array, grid, dataflow)
+        _check_picture(picture)
         found = _checked(lambda: paper.grid(scale, progress_line))
         tables = [paper.speed_up_table(figure, found, scale)]
         if levers:
@@ -115,6 +118,7 @@ def figure21_command(
     """
     del debug
     scale = _checked(lambda: paper.Scale(batch, epochs, machine_from(policy=policy)))
+    _check_picture(picture)
     found = _checked(lambda: paper.grid(scale, progress_line))
     eyeriss = COST_TABLES["eyeriss"]
     bars = paper.plain_grid(found, lambda runs, design: 100 * paper.energy_saved(runs, design, eyeriss))
@@ -170,6 +174,13 @@ def _iso_command(which: str) -> Callable[..., None]:
 
 def _scale(batch: int, epochs: int, array: str, grid: int, dataflow: str = DEFAULTS.dataflow) -> paper.Scale:
     return _checked(lambda: paper.Scale(batch, epochs, machine_from(array, dataflow, grid=grid)))
+
+
+def _check_picture(picture: Path | None) -> None:
+    """Before any work: the picture's format is known, and it can be drawn."""
+    if picture is not None:
+        _format(picture)
+        require("matplotlib")
 
 
 def _format(picture: Path) -> str:

@@ -12,6 +12,7 @@ from adagp.cli import options
 from adagp.cli.common import command, print_json, print_table
 from adagp.cli.display import Display
 from adagp.cli.runs import assignments, chosen_device, numbers, resume_line, stopped
+from adagp.extras import require
 from adagp.report import Table, to_csv, to_markdown
 from adagp.report.curves import Curve, curves_png, quality_png
 from adagp.reproduce import accuracy, quality
@@ -85,6 +86,7 @@ def table_command(table: int) -> Callable[..., None]:
         changes = assignments(set_) | ({} if threads is None else {"threads": threads})
         recipes = {cell: accuracy.recipes(cell, kind, chosen_seeds, full=full, changes=changes) for cell in chosen}
         where = chosen_device(device)
+        require("matplotlib")  # for the picture, which comes last
         results: dict[str, dict[str, Any]] = {}
         with catch_signals() as interrupt, Display(as_json) as display:
             try:
@@ -160,6 +162,7 @@ def quality_command(
         recipe = quality.recipe(method, changes)
         name = f"{recipe.model} {method}"
         where = chosen_device(device)
+        require("matplotlib")  # for the picture, which comes last
         with catch_signals() as interrupt, Display(as_json) as display:
             try:
                 study(

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from adagp.data.files import CorruptDataError
+from adagp.extras import require
 
 Fit = Literal["crop", "letterbox"]
 WORKERS = min(4, os.cpu_count() or 1)
@@ -146,6 +147,7 @@ def _decoders(process: int, workers: int) -> _Decoders:
     del process
     if workers < 1:
         raise ValueError(f"workers: must be at least 1, got {workers}")
+    require("PIL")
     return _Decoders(workers)
 
 

@@ -1,4 +1,4 @@
-"""What the loaders share: finding packaged files, the cache folder, whole-or-nothing writing, a fair split."""
+"""What the loaders share: finding packaged files, whole-or-nothing writing, a fair split."""
 
 import contextlib
 import importlib.util
@@ -40,18 +40,13 @@ def packaged_file(package: str, *parts: str, distribution: str) -> Path:
         path = Path(location, *parts)
         if path.is_file():
             return path
-    state = "is installed without this file; reinstall it" if spec else "is not installed; get it"
+    file = "/".join((package, *parts))
+    if spec is None:
+        raise MissingDataError(f"{file}: package {distribution!r} is not installed; get it: pip install 'adagp[data]'")
     raise MissingDataError(
-        f"{'/'.join((package, *parts))}: package {distribution!r} {state} with: pip install {distribution}"
+        f"{file}: package {distribution!r} is installed without this file; get it: pip install --force-reinstall "
+        f"--no-deps {distribution}"
     )
-
-
-def cache_folder() -> Path:
-    """Where converted data is kept: ADAGP_CACHE, or adagp in the user's cache folder."""
-    if os.environ.get("ADAGP_CACHE"):
-        return Path(os.environ["ADAGP_CACHE"])
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "adagp"
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:

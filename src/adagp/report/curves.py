@@ -4,15 +4,10 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import matplotlib
-
-matplotlib.use("Agg", force=False)
-
-from matplotlib.figure import Figure
+from typing import Any
 
 from adagp.report.figures import METHOD_STYLES
-from adagp.report.panels import dress
+from adagp.report.panels import dress, viridis
 from adagp.training.tasks import Metric
 
 QUALITY_FIGURES = {
@@ -36,6 +31,8 @@ def curves_png(panels: Mapping[str, Sequence[Curve]], metric: Metric, dpi: int =
     """A panel for each title, with the metric over the epochs of each run."""
     columns = min(3, len(panels))
     rows = math.ceil(len(panels) / columns)
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(4.6 * columns, 3.4 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).flatten()
     for panel, (title, curves) in zip(axes, panels.items(), strict=False):
@@ -62,10 +59,12 @@ def quality_png(epochs: Sequence[Mapping[str, Mapping[str, float]]], title: str,
         title: What was trained.
         dpi: Of the picture.
     """
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(12, 8), layout="constrained")
     figure.suptitle(title, fontsize=12)
     layers = list(epochs[-1])
-    colours = matplotlib.colormaps["viridis"]
+    colours = viridis()
     for place, (panel, (name, called)) in enumerate(
         zip(figure.subplots(2, 2).flatten(), QUALITY_FIGURES.items(), strict=True)
     ):
@@ -84,7 +83,7 @@ def quality_png(epochs: Sequence[Mapping[str, Mapping[str, float]]], title: str,
     return _png(figure, dpi)
 
 
-def _png(figure: Figure, dpi: int) -> bytes:
+def _png(figure: Any, dpi: int) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": "adagp"})
     return buffer.getvalue()

@@ -5,13 +5,7 @@ from statistics import fmean
 from textwrap import fill
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg", force=False)
-
-from matplotlib.figure import Figure
-
-from adagp.report.panels import dress, saved
+from adagp.report.panels import dress, saved, viridis
 from adagp.training.compare import Comparison, SeedResult
 
 # Okabe and Ito's palette; line styles tell methods apart where colours do not.
@@ -38,6 +32,8 @@ _BATCH_COLOURS = {"BP": "#0072B2", "MIXED": "#009E73", "GP": "#E69F00"}
 
 def overview_png(comparison: Comparison, dpi: int = 130) -> bytes:
     """Four panels as PNG: the score over epochs and over seconds, cosine per layer, milliseconds per batch."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(12, 8), layout="constrained")
     panels = figure.subplots(2, 2)
     recipe = comparison.recipe
@@ -88,7 +84,7 @@ def _cosines(panel: Any, comparison: Comparison) -> None:
         return
     epochs = result.seeds[0].epochs
     layers = list(result.cosines)
-    colours = matplotlib.colormaps["viridis"]
+    colours = viridis()
     for index, layer in enumerate(layers):
         colour = colours(0.9 * index / max(1, len(layers) - 1))
         panel.plot(epochs, result.cosines[layer], color=colour, linewidth=1.5, marker="o", markersize=3, label=layer)

@@ -3,13 +3,6 @@
 from io import BytesIO
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg", force=False)
-
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
-
 from adagp.accelerator import Design
 from adagp.accelerator.rtl.designs import MAIN, PREDICTOR, geometries
 from adagp.accelerator.rtl.geometry import Geometry
@@ -24,6 +17,8 @@ _TITLES = {
 
 def designs_png(array: tuple[int, int], second_array: tuple[int, int], dpi: int = 110) -> bytes:
     """The designs side by side; what a design adds to the baseline is coloured."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(16, 6.2), layout="constrained")
     for axes, (design, title) in zip(figure.subplots(1, 3), _TITLES.items(), strict=True):
         axes.set_xlim(0, 10)
@@ -82,6 +77,8 @@ def _core(axes: Any, bottom: float, core: Geometry, added: bool) -> None:
 
 
 def _box(axes: Any, left: float, bottom: float, width: float, height: float, text: str, colour: str) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
     style = "round,pad=0,rounding_size=0.12"
     axes.add_patch(
         FancyBboxPatch((left, bottom), width, height, boxstyle=style, facecolor=colour, edgecolor=_LINE, lw=1.1)

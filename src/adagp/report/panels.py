@@ -1,4 +1,7 @@
-"""How every picture looks: pale grid, open frame, and bytes that are the same from run to run."""
+"""How every picture looks: pale grid, open frame, and bytes that are the same from run to run.
+
+matplotlib is an extra: here, as wherever a picture is drawn, it is imported when there is one to draw.
+"""
 
 import io
 from typing import Any
@@ -12,6 +15,13 @@ def dress(panel: Any, title: str, across: str, up: str) -> None:
     panel.grid(color="#dddddd", linewidth=0.7)
     panel.set_axisbelow(True)
     panel.spines[["top", "right"]].set_visible(False)
+
+
+def viridis() -> Any:
+    """The colours of layers, from the first to the last."""
+    import matplotlib
+
+    return matplotlib.colormaps["viridis"]
 
 
 def saved(figure: Any, file_format: str, dpi: int = 110) -> bytes:

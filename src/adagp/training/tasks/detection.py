@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from adagp import models
 from adagp.data import Detection, DetectionBatch, DetectionBatches
+from adagp.extras import require
 from adagp.models import yolo
 from adagp.training.errors import RecipeError
 from adagp.training.recipe import Recipe
@@ -40,6 +41,7 @@ class ObjectDetection:
         self._size = recipe.image_size or recipe.network_pixels
         if self._size % _STRIDE:
             raise RecipeError(f"image_size = {self._size} is not a multiple of {_STRIDE}, as {recipe.model} needs it")
+        require("faster_coco_eval")  # for the score, which comes after the first epoch
         self._recipe, self._classes = recipe, len(dataset.classes)
         self._train = DetectionBatches(
             dataset.train, recipe.batch_size, size=self._size, seed=recipe.seed, train=True, limit=recipe.train_limit

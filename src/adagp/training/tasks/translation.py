@@ -12,6 +12,7 @@ from torch.nn import functional
 from adagp import models
 from adagp.data import PairBatches, Translation, Vocabulary
 from adagp.data.vocabulary import BEGIN, END, PAD
+from adagp.extras import require
 from adagp.models.search import beam, greedy
 from adagp.models.transformer import LONGEST, Transformer
 from adagp.training.errors import RecipeError, RunFolderError
@@ -45,6 +46,7 @@ class TextTranslation:
             RecipeError: When the data does not fill a batch, or a test sentence is too long for the network.
         """
         check_batch_size(recipe, len(dataset.train), self.items, dataset.name)
+        require("sacrebleu")  # for the score, which comes after the first epoch
         self._recipe = recipe
         text = dataset.train[: recipe.train_limit]
         self._source, self._target = _vocabularies(text, recipe.vocabulary)

