@@ -7,7 +7,7 @@ STAMP := $(VENV)/.adagp-setup
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all bench lint docs clean
+.PHONY: help setup demo yosys test test-all bench lint docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -32,10 +32,13 @@ lint: setup ## ruff, mypy --strict, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: lint ## lint, and all tests but the slow ones
+yosys: setup # the one of pip compiles itself on its first run, for about a minute: before the tests, not within one
+	@$(BIN)/python -c 'from adagp.accelerator.rtl.tools import yosys_version; print("yosys", yosys_version())'
+
+test: lint yosys ## lint, and all tests but the slow ones
 	$(PYTEST) -m "not slow"
 
-test-all: lint ## lint, and all tests
+test-all: lint yosys ## lint, and all tests
 	$(PYTEST)
 
 BENCHMARKS := benchmarks benchmarks.kernels benchmarks.approximation benchmarks.data benchmarks.distributed benchmarks.accelerator

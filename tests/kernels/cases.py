@@ -1,13 +1,21 @@
 """Random convolutions for the kernel tests, and the paper's algorithm 1 written as it stands there."""
 
+import os
+import shutil
 from dataclasses import dataclass
 
+import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
 from adagp.kernels.geometry import Geometry, geometry
 
+# Where there is a compiler but no kernel comes of it, the tests run, and fail.
+needs_compiler = pytest.mark.skipif(
+    not (os.environ.get("CXX") or any(map(shutil.which, ("c++", "g++", "clang++")))),
+    reason="there is no C++ compiler: the compiled kernel is NOT tested here",
+)
 LAYOUTS = ("contiguous", "channels-last", "strided", "expanded")
 
 

@@ -12,9 +12,8 @@ from torch import Tensor
 from adagp.kernels import compiled, gather, reference
 from adagp.kernels.geometry import geometry
 from adagp.kernels.topk import Kernel
-from tests.kernels.cases import LAYOUTS, Case, assert_same, cases, lay_out
+from tests.kernels.cases import LAYOUTS, Case, assert_same, cases, lay_out, needs_compiler
 
-needs_compiler = pytest.mark.skipif(bool(compiled.why_not()), reason=compiled.why_not() or "-")
 KERNELS = [
     pytest.param(gather.weight_grad, id="gather"),
     pytest.param(compiled.weight_grad, id="compiled", marks=needs_compiler),

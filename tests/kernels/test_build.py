@@ -12,6 +12,7 @@ import torch
 
 from adagp.cache import cache_folder
 from adagp.kernels import build, choose_topk, compiled, topk_backends, topk_weight_grad
+from tests.kernels.cases import needs_compiler
 
 SOURCE = """
 extern "C" int answer() { return 42; }
@@ -24,7 +25,6 @@ shared_library = runpy.run_path({build.__file__!r})["shared_library"]
 print(ctypes.CDLL(str(shared_library(Path(sys.argv[1])))).answer())
 """
 X, GRAD = torch.randn(2, 3, 6, 6), torch.randn(2, 4, 6, 6)
-needs_compiler = pytest.mark.skipif(bool(compiled.why_not()), reason=compiled.why_not() or "-")
 
 
 @pytest.fixture(autouse=True)
