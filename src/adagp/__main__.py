@@ -2,20 +2,22 @@
 
 import sys
 
+from adagp.cli.signals import exit_on_signals
 from adagp.extras import remedy
 
 
 def main() -> None:
     """Run the command line."""
+    exit_on_signals()
     try:
-        from adagp.cli import app
+        from adagp.cli.commands import run
     except ModuleNotFoundError as error:
         what = remedy(error)
         if what is None:
             raise
         print(f"adagp: error: the command line is an extra; {what}", file=sys.stderr)
         sys.exit(1)
-    app()
+    run()
 
 
 if __name__ == "__main__":

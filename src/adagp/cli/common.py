@@ -16,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from adagp.cli.signals import LINE, Stopped, stoppable
 from adagp.extras import remedy
 from adagp.report import Table
 
@@ -37,7 +38,10 @@ def check_folders(*paths: Path | None) -> None:
 
 
 def command(function: Callable[P, R]) -> Callable[P, R]:
-    """Turn errors into one line and an exit code: 2 when the input is wrong, 1 when the work failed."""
+    """Turn errors into one line and an exit code: 2 when the input is wrong, 1 when the work failed.
+
+    A signal is a line and a code too, 128 and its number.
+    """
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -45,15 +49,24 @@ def command(function: Callable[P, R]) -> Callable[P, R]:
         logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
         logging.getLogger("adagp").setLevel(logging.DEBUG if debug else logging.WARNING)
         try:
-            return function(*args, **kwargs)
-        except Exception as error:
-            code = _exit_code(error)
-            if code is None or debug:
-                raise
-            print(f"adagp: error: {_message(error)}", file=sys.stderr)
-            raise typer.Exit(code) from None
+            with stoppable():
+                return _explained(function, debug, *args, **kwargs)
+        except Stopped as stop:
+            print(LINE, file=sys.stderr)
+            raise typer.Exit(128 + stop.signal_number) from None
 
     return wrapped
+
+
+def _explained(function: Callable[P, R], debug: bool, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        code = _exit_code(error)
+        if code is None or debug:
+            raise
+        print(f"adagp: error: {_message(error)}", file=sys.stderr)
+        raise typer.Exit(code) from None
 
 
 def _exit_code(error: Exception) -> int | None:

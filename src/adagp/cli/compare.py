@@ -109,20 +109,21 @@ def compare_command(
     where = chosen_device(device)
     require("matplotlib")  # for the report, which comes last
     again = resume_line("compare", path, device, data_root, as_json, tensorboard)
-    with catch_signals() as interrupt, Display(as_json) as display:
+    with Display(as_json) as display:
         dataset = data.load_any(settings.recipe.data, data_root)
         observer = Several(display, TensorBoard(path / "tensorboard")) if tensorboard else display
         try:
-            comparison = compare(
-                settings,
-                dataset,
-                path,
-                device=where,
-                observer=observer,
-                interrupt=interrupt,
-                resume=resume,
-                checkpoint_seconds=checkpoint_seconds,
-            )
+            with catch_signals() as interrupt:
+                comparison = compare(
+                    settings,
+                    dataset,
+                    path,
+                    device=where,
+                    observer=observer,
+                    interrupt=interrupt,
+                    resume=resume,
+                    checkpoint_seconds=checkpoint_seconds,
+                )
         except Interrupted as stop:
             raise stopped(stop, again, display) from None
         png, html = write_report(comparison, path)

@@ -110,20 +110,21 @@ def accuracy_command(
     }
     recipes = approximation.recipes(chosen, chosen_seeds, **fields)
     where = chosen_device(device)
-    with catch_signals() as interrupt, Display(as_json) as display:
+    with Display(as_json) as display:
         dataset = data.load(data_name, data_root)
         try:
-            results = study(
-                recipes,
-                dataset,
-                out,
-                threads=threads,
-                device=where,
-                observer=display,
-                interrupt=interrupt,
-                resume=resume,
-                checkpoint_seconds=checkpoint_seconds,
-            )
+            with catch_signals() as interrupt:
+                results = study(
+                    recipes,
+                    dataset,
+                    out,
+                    threads=threads,
+                    device=where,
+                    observer=display,
+                    interrupt=interrupt,
+                    resume=resume,
+                    checkpoint_seconds=checkpoint_seconds,
+                )
         except Interrupted as stop:
             name = "reproduce approximation-accuracy"
             again = resume_line(name, out, device, data_root, as_json, tables=tables, seeds=seeds, **fields)

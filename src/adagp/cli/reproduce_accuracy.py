@@ -88,20 +88,22 @@ def table_command(table: int) -> Callable[..., None]:
         where = chosen_device(device)
         require("matplotlib")  # for the picture, which comes last
         results: dict[str, dict[str, Any]] = {}
-        with catch_signals() as interrupt, Display(as_json) as display:
+        with Display(as_json) as display:
             try:
                 for cell, of_cell in recipes.items():
-                    results |= study(
-                        of_cell,
-                        data.load_any(cell.data, data_root),
-                        out / str(cell),
-                        threads=next(iter(of_cell.values())).threads,
-                        device=where,
-                        observer=display,
-                        interrupt=interrupt,
-                        resume=resume,
-                        checkpoint_seconds=checkpoint_seconds,
-                    )
+                    dataset = data.load_any(cell.data, data_root)
+                    with catch_signals() as interrupt:
+                        results |= study(
+                            of_cell,
+                            dataset,
+                            out / str(cell),
+                            threads=next(iter(of_cell.values())).threads,
+                            device=where,
+                            observer=display,
+                            interrupt=interrupt,
+                            resume=resume,
+                            checkpoint_seconds=checkpoint_seconds,
+                        )
             except Interrupted as stop:
                 again = resume_line(
                     f"reproduce table{table}",
@@ -163,19 +165,21 @@ def quality_command(
         name = f"{recipe.model} {method}"
         where = chosen_device(device)
         require("matplotlib")  # for the picture, which comes last
-        with catch_signals() as interrupt, Display(as_json) as display:
+        with Display(as_json) as display:
+            dataset = data.load_any(recipe.data, data_root)
             try:
-                study(
-                    {name: recipe},
-                    data.load_any(recipe.data, data_root),
-                    out,
-                    threads=recipe.threads,
-                    device=where,
-                    observer=display,
-                    interrupt=interrupt,
-                    resume=resume,
-                    checkpoint_seconds=checkpoint_seconds,
-                )
+                with catch_signals() as interrupt:
+                    study(
+                        {name: recipe},
+                        dataset,
+                        out,
+                        threads=recipe.threads,
+                        device=where,
+                        observer=display,
+                        interrupt=interrupt,
+                        resume=resume,
+                        checkpoint_seconds=checkpoint_seconds,
+                    )
             except Interrupted as stop:
                 again = resume_line(
                     *("reproduce predictor-quality", out, device, data_root, as_json),

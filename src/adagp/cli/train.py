@@ -100,7 +100,7 @@ def train_command(
     path = out or default_folder(f"{recipe.data}-{recipe.model}-{recipe.method}-seed{recipe.seed}", resume)
     where = own_device(chosen_device(device))
     again = resume_line("train", path, device, data_root, as_json, tensorboard)
-    with join(where) as team, catch_signals() as interrupt, Display(as_json, silent=not team.leads) as display:
+    with join(where) as team, Display(as_json, silent=not team.leads) as display:
         dataset = data.load_any(recipe.data, data_root)
         folder = RunFolder(path)
         run = Run(recipe, dataset, device=where, team=team)
@@ -113,7 +113,10 @@ def train_command(
         events = [TensorBoard(path / "tensorboard")] if tensorboard and team.leads else []
         observer = Several(display, *events)
         try:
-            result = train(run, folder, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds)
+            with catch_signals() as interrupt:
+                result = train(
+                    run, folder, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds
+                )
         except Interrupted as stop:
             raise stopped(stop, again, display) from None
     if not team.leads:
