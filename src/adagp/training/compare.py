@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from adagp.data import AnyDataSet
+from adagp.data.files import remove_leftovers
 from adagp.training import methods
 from adagp.training.calibrate import Calibration, calibrate, expected_seconds, steps_within
 from adagp.training.environment import cpu_threads, describe
@@ -246,6 +247,7 @@ def compare(
             make_folder(path)
             write_file(path / "environment.json", describe(device, settings.recipe.threads))
             write_file(path / "compare.json", settings.to_dict())
+        remove_leftovers(path)
         calibration = _calibration(settings, dataset, path, device=device, observer=observer, interrupt=interrupt)
         runs = _build_runs(settings, calibration, dataset, path, device)
         take_turns(runs, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from adagp.data.files import remove_leftovers
 from adagp.training import checkpoint
 from adagp.training.environment import cpu_threads, describe
 from adagp.training.errors import CheckpointError, DivergedError, RunFolderError
@@ -52,6 +53,7 @@ class RunFolder:
     def _prepare(self, run: Run, *, resume: bool) -> None:
         make_folder(self.path)
         self._lock = lock(self.path)
+        remove_leftovers(self.path)
         if self.holds_run():
             if not resume:
                 raise RunFolderError(
