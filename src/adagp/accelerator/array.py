@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from adagp.accelerator.row_stationary import MappedPlanes, Planes, cut_to_fit
-from adagp.accelerator.shapes import ADJOINT_PASS, Gemm, LayerShape, Pass
+from adagp.accelerator.shapes import ADJOINT_PASS, MOST, Gemm, LayerShape, Pass, require_count
 from adagp.accelerator.systolic import (
     is_buffer_words,
     is_cycles,
@@ -44,9 +44,10 @@ class Array:
         """Refuse an array that has no PE or no memory."""
         if self.rows < 1 or self.columns < 1:
             raise ValueError(f"array={self.rows}x{self.columns}: has no PE; rows and columns must be at least 1")
+        if self.rows * self.columns > MOST:
+            raise ValueError(f"array={self.rows}x{self.columns}: has more than {MOST:,} PEs; give fewer")
         for name in ("buffer_words", "register_words"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+            require_count(name, getattr(self, name))
 
     @property
     def pes(self) -> int:

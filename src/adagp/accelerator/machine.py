@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from adagp.accelerator.array import DATAFLOWS, Array
+from adagp.accelerator.shapes import require_count
 from adagp.accelerator.traffic import policy_named
 from adagp.accelerator.workload import PredictorShape
 
@@ -39,10 +40,9 @@ class Machine:
         if self.dataflow not in DATAFLOWS:
             raise ValueError(f"dataflow={self.dataflow!r}: is unknown; choose one of {', '.join(DATAFLOWS)}")
         policy_named(self.policy)
-        if self.dram_words_per_cycle < 1:
-            raise ValueError(f"dram_words_per_cycle={self.dram_words_per_cycle}: must be at least 1")
-        if self.vector_lanes is not None and self.vector_lanes < 1:
-            raise ValueError(f"vector_lanes={self.vector_lanes}: must be at least 1; leave it out for no vector unit")
+        require_count("dram_words_per_cycle", self.dram_words_per_cycle)
+        if self.vector_lanes is not None:
+            require_count("vector_lanes", self.vector_lanes)
 
     def transfer_cycles(self, words: int) -> int:
         """To move so many words from or to DRAM."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from adagp.accelerator.array import DATAFLOWS, Array
 from adagp.accelerator.machine import Machine
 from adagp.accelerator.parts import network_parts
-from adagp.accelerator.shapes import Gemm
+from adagp.accelerator.shapes import Gemm, require_count
 from adagp.accelerator.systolic import is_cycles, os_cycles, ws_cycles
 from adagp.accelerator.workload import Work
 
@@ -29,6 +29,9 @@ class Found:
     array: Array
     cycles: int
     tried: int
+
+
+MOST_PES = 4096  # every shape is weighed
 
 
 def search(
@@ -53,8 +56,7 @@ def search(
     Raises:
         ValueError: if there is no PE.
     """
-    if pes < 1:
-        raise ValueError(f"pes={pes}: must be at least 1")
+    require_count("pes", pes, MOST_PES)
     machine = machine or Machine()
     found = []
     for dataflow in dataflows:

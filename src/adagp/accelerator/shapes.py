@@ -16,6 +16,15 @@ from dataclasses import dataclass
 from enum import Enum
 from math import prod
 
+MOST = 10**9
+"""Of anything that is counted; more is a mistake."""
+
+
+def require_count(name: str, value: int, most: int = MOST) -> None:
+    """ValueError for a number of things that cannot be, naming it."""
+    if not 1 <= value <= most:
+        raise ValueError(f"{name}={value}: must be at least 1 and at most {most:,}")
+
 
 class Pass(Enum):
     """One of the three products of a layer in training."""
@@ -77,14 +86,13 @@ class LayerShape:
             same = tuple(size * step for size, step in zip(self.out, self.stride, strict=False))
             object.__setattr__(self, "image", same)
         for name in ("c_in", "c_out", "groups", "batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+            require_count(name, getattr(self, name))
         for name in ("out", "kernel", "stride", "image", "dilation"):
             sizes = getattr(self, name)
             if len(sizes) != len(self.out):
                 raise ValueError(f"{name}={_by(sizes)}: needs one size for each axis of out={_by(self.out)}")
-            if min(sizes, default=0) < 1:
-                raise ValueError(f"{name}={_by(sizes)}: every size must be at least 1")
+            if not sizes or min(sizes) < 1 or max(sizes) > MOST:
+                raise ValueError(f"{name}={_by(sizes)}: every size must be at least 1 and at most {MOST:,}")
         for name in ("c_in", "c_out"):
             if getattr(self, name) % self.groups:
                 raise ValueError(

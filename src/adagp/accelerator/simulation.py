@@ -9,6 +9,7 @@ from adagp.accelerator.duties import Duty, batch_duties
 from adagp.accelerator.energy import CostTable
 from adagp.accelerator.machine import Machine
 from adagp.accelerator.parts import Parts, network_parts
+from adagp.accelerator.shapes import require_count
 from adagp.accelerator.workload import Work
 from adagp.schedules import Ladder, Phase, Plan, always_backprop, ladder
 from adagp.schedules.plan import Schedule
@@ -131,14 +132,16 @@ def _counted(schedule: Callable[[int], Plan], steps: int) -> tuple[tuple[Plan, i
 _ladder_plans = cache(_counted)
 
 
+MOST_EPOCHS = 10_000  # their plans are counted step by step
+
+
 def paper_schedule(epochs: int) -> tuple[Schedule, int]:
     """The paper's ladder (section 3.5), and the steps that stand for so many epochs.
 
     Raises:
         ValueError: if there is no epoch.
     """
-    if epochs < 1:
-        raise ValueError(f"epochs={epochs}: must be at least 1")
+    require_count("epochs", epochs, MOST_EPOCHS)
     return ladder(EPOCH_STEPS), epochs * EPOCH_STEPS
 
 

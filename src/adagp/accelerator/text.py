@@ -72,4 +72,6 @@ def integer(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise ValueError(f"{name}: '{text}' is not an integer; give for example {name}=3") from None
+        raise ValueError(
+            f"{name}: '{text[:80]}' is not an integer of bearable size; give for example {name}=3"
+        ) from None

@@ -1,12 +1,17 @@
 """A user's own network by name: `package.file:factory`."""
 
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from math import prod
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from adagp.accelerator.shapes import require_count
 from adagp.accelerator.tracing import trace
 from adagp.accelerator.workload import Work
 
@@ -22,15 +27,18 @@ def module_network(reference: str, input_shape: tuple[int, ...], batch: int) -> 
     Raises:
         ValueError: where there is no such function, it builds no module, or the module cannot be traced.
     """
-    if batch < 1 or min(input_shape) < 1:
-        raise ValueError(f"batch={batch}, input={'x'.join(map(str, input_shape))}: must be at least 1 everywhere")
-    with torch.device("meta"):
-        built = _factory(reference)()
+    require_count("batch", batch)
+    for size in (*input_shape, batch * prod(input_shape)):
+        require_count("input", size)
+    factory = _factory(reference)
+    with _named(reference, "cannot be built"), torch.device("meta"):
+        built = factory()
     if not isinstance(built, nn.Module):
         raise ValueError(
             f"module={reference}: gives a {type(built).__name__}; name a function that returns an nn.Module"
         )
-    return trace(built, torch.empty(batch, *input_shape, device="meta"))
+    with _named(reference, "cannot be traced"):
+        return trace(built, torch.empty(batch, *input_shape, device="meta"))
 
 
 def _factory(reference: str) -> type[nn.Module]:
@@ -40,16 +48,44 @@ def _factory(reference: str) -> type[nn.Module]:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    try:
-        found: type[nn.Module] = getattr(import_module(home), name)
-    except ImportError as error:
-        raise ValueError(
-            f"module={reference}: {home} cannot be imported ({error}); run from the folder that holds it"
-        ) from error
-    except AttributeError:
-        raise ValueError(
-            f"module={reference}: {home} has no '{name}'; name a function or class that is there"
-        ) from None
+    with _named(reference, f"{home} cannot be imported"):
+        try:
+            module = import_module(home)
+        except ModuleNotFoundError as error:
+            if not home.startswith(str(error.name)):
+                raise  # the user's module is there, and misses another
+            raise ValueError(
+                f"module={reference}: {home} cannot be imported ({error}); run from the folder that holds it"
+            ) from error
+    found: type[nn.Module] | None = getattr(module, name, None)
+    if found is None:
+        raise ValueError(f"module={reference}: {home} has no '{name}'; name a function or class that is there")
     if not callable(found):
         raise ValueError(f"module={reference}: '{name}' cannot be called; name a function that builds the network")
     return found
+
+
+@contextmanager
+def _named(reference: str, what: str) -> Iterator[None]:
+    """Turn whatever a user's code raises into one line that says where."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ValueError) and str(error).startswith((f"module={reference}", "model: ")):
+            raise  # an explanation already
+        reason = " ".join((str(error) or "no message").split())
+        raise ValueError(
+            f"module={reference}: {what}: {_place(error)}{type(error).__name__}: {reason}; correct it there"
+        ) from error
+
+
+def _place(error: BaseException) -> str:
+    """File and line of the innermost code that was not torch's, or of what cannot be parsed."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}, line {error.lineno}: " if error.filename else ""
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename != __file__ and "<frozen" not in frame.filename and "site-packages" not in frame.filename
+    ]
+    return f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from adagp.accelerator.shapes import LayerShape, Pass
+from adagp.accelerator.shapes import LayerShape, Pass, require_count
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,7 @@ def rebatch(works: Sequence[Work], traced: int, batch: int) -> list[Work]:
     Raises:
         ValueError: if the batch is empty.
     """
-    if batch < 1:
-        raise ValueError(f"batch={batch}: must be at least 1")
+    require_count("batch", batch)
     return [_rebatched(work, traced, batch) for work in works]
 
 
@@ -74,8 +73,7 @@ class PredictorShape:
     def __post_init__(self) -> None:
         """Refuse a predictor that sees nothing."""
         for name in ("grid", "channels"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"predictor {name}={getattr(self, name)}: must be at least 1")
+            require_count(f"predictor {name}", getattr(self, name))
 
     def layers(self, work: Work) -> tuple[LayerShape, LayerShape]:
         """The predictor's convolution and last layer when they predict one layer's gradient.

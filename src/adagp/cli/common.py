@@ -20,6 +20,8 @@ from adagp.cli.signals import LINE, Stopped, stoppable
 from adagp.extras import remedy
 from adagp.report import Table
 
+_LONGEST_MESSAGE = 900  # what is wrong may be repeated in a message, however long it is
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -86,9 +88,10 @@ def _exit_code(error: Exception) -> int | None:
 def _message(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f"this command needs an extra; {remedy(error)}"
+    text = str(error)
     if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}; check the path, its permissions and the space left"
-    return str(error)
+        text = f"{error.filename}: {error.strerror}; check the path, its permissions and the space left"
+    return text if len(text) <= _LONGEST_MESSAGE else f"{text[:300]} ... {text[-300:]}"
 
 
 def print_table(table: Table) -> None:

@@ -16,7 +16,6 @@ from adagp.cli.runs import (
     base_preset,
     chosen_device,
     default_folder,
-    given_values,
     numbers,
     resume_line,
     schedule_value,
@@ -78,7 +77,8 @@ def compare_command(
     """
     del debug
     refuse_team("compare")
-    given = given_values(
+    given = assignments(
+        set_,
         model=model,
         data=data_name,
         epochs=epochs,
@@ -89,7 +89,7 @@ def compare_command(
         until=until,
         train_limit=train_limit,
         test_limit=test_limit,
-    ) | assignments(set_)
+    )
     for field, remedy in (("method", "--methods"), ("seed", "--seeds")):
         if field in given:
             raise RecipeError(f"{field} is set for each run of a comparison: choose with {remedy}")

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from adagp.accelerator import COST_TABLES, DATAFLOWS, POLICIES, Array, Machine, PredictorShape
+from adagp.accelerator.shapes import require_count
 from adagp.accelerator.text import parse_array
 
 MACHINE_HELP = "\n".join(
@@ -78,6 +79,7 @@ def machine_from(
     """
     memories = {"buffer_words": buffer_words, "register_words": register_words}
     like = replace(Array(), **{name: words for name, words in memories.items() if words is not None})
+    require_count("bandwidth", bandwidth)
     return Machine(
         array=parse_array("array", array, like),
         dataflow=dataflow,

@@ -1,11 +1,19 @@
 """Options that several commands share, so that one option means one thing everywhere."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from adagp.schedules import APPROXIMATIONS
+
+
+def _number(value: float) -> float:
+    if math.isnan(value):
+        raise typer.BadParameter("nan is no number")
+    return value
+
 
 Recipe = Annotated[Path | None, typer.Option("--recipe", help="Start from a recipe file, TOML or JSON.")]
 Model = Annotated[str | None, typer.Option(help="The model; `adagp models` lists them.")]
@@ -30,7 +38,8 @@ Resume = Annotated[bool, typer.Option("--resume", help="Continue the interrupted
 Device = Annotated[str | None, typer.Option(help="Where to train. Default: the accelerator, if there is one.")]
 Root = Annotated[Path | None, typer.Option(help="Folder of data sets on disk. Default: ADAGP_DATA.")]
 Checkpoint = Annotated[
-    float, typer.Option(min=0, help="Save at least this often, in seconds, beside the end of every epoch.")
+    float,
+    typer.Option(min=0, callback=_number, help="Save at least this often, in seconds, beside the end of every epoch."),
 ]
 TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard event files.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout instead of tables.")]

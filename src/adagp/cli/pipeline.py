@@ -1,6 +1,7 @@
 """`adagp pipeline`: when each device of a pipeline does what, and how many steps that takes."""
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +21,8 @@ from adagp.schedules import Phase
 
 EPILOG = "Schedules of the pipeline:\n\n" + "\n".join(f"- `{name}`: {about}." for name, about in SCHEMES.items())
 PASSES_LIMIT = 200_000
+SHORTEST, LONGEST = 1e-6, 1e9
+_BOUNDS = f"must be 0 or from {SHORTEST:g} to {LONGEST:g} steps"
 Svg = Annotated[Path | None, typer.Option(help="Also draw it into this SVG file.")]
 Html = Annotated[Path | None, typer.Option(help="Also draw it into this HTML file, with a tooltip on every pass.")]
 
@@ -65,9 +68,10 @@ def pipeline_command(
         raise InputError(f"schedule '{schedule}' is unknown; choose one of {', '.join(SCHEMES)}")
     try:
         pipeline = Pipeline(schedule, devices, microbatches, _phases(phases, devices, microbatches))
+        message = _steps("communication", communication)
         stages = _values("forward", forward), _values("backward", backward)
-        timeline = simulate(pipeline, costs(devices, *stages, _values("predictor", predictor), _plain(communication)))
-        plain = simulate(pipeline.all_bp(), costs(devices, *stages, communication=_plain(communication)))
+        timeline = simulate(pipeline, costs(devices, *stages, _values("predictor", predictor), message))
+        plain = simulate(pipeline.all_bp(), costs(devices, *stages, communication=message))
     except ValueError as error:
         raise InputError(str(error)) from error
     title = f"{schedule}, {devices} devices, {microbatches} micro-batches, {_in_words(pipeline.phases)}"
@@ -101,7 +105,7 @@ def _phases(text: str, devices: int, microbatches: int) -> tuple[Phase, ...]:
     """`4GP,BP` is short for `GP,GP,GP,GP,BP`; no more than can be simulated in a while."""
     counted: list[tuple[Phase, int]] = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d*)\s*(BP|GP|WARMUP)\s*", part, re.IGNORECASE)
+        match = re.fullmatch(r"\s*(\d{0,9})\s*(BP|GP|WARMUP)\s*", part, re.IGNORECASE)
         if match is None or match[1] == "0":
             raise ValueError(f"phases: '{part}' is none of BP, GP and WARMUP; give for example GP,BP or 4GP,BP")
         counted.append((Phase(match[2].upper()), int(match[1] or 1)))
@@ -117,10 +121,19 @@ def _phases(text: str, devices: int, microbatches: int) -> tuple[Phase, ...]:
 def _values(name: str, text: str) -> float | list[float]:
     """One number for all stages, or a list."""
     try:
-        values = [_plain(float(part)) for part in text.split(",")]
-    except ValueError:
+        values = [_steps(name, float(part)) for part in text.split(",")]
+    except ValueError as error:
+        if _BOUNDS in str(error):
+            raise
         raise ValueError(f"{name}: '{text}' is not a number or a list of numbers; give for example 1,2,1,1") from None
     return values if len(values) > 1 else values[0]
+
+
+def _steps(name: str, value: float) -> float:
+    """A time that a grid can be drawn with; what is no time at all is refused with the others of its list."""
+    if 0 < value < SHORTEST or LONGEST < value < math.inf:
+        raise ValueError(f"{name}={value}: {_BOUNDS}")
+    return _plain(value)
 
 
 def _plain(value: float) -> float:

@@ -83,7 +83,7 @@ def table_command(table: int) -> Callable[..., None]:
     ) -> None:
         del debug
         chosen, chosen_seeds = accuracy.parse_cells(table, cells), numbers("seeds", seeds)
-        changes = assignments(set_) | ({} if threads is None else {"threads": threads})
+        changes = assignments(set_, threads=threads)
         recipes = {cell: accuracy.recipes(cell, kind, chosen_seeds, full=full, changes=changes) for cell in chosen}
         where = chosen_device(device)
         require("matplotlib")  # for the picture, which comes last
@@ -160,7 +160,7 @@ def quality_command(
     """
     del debug
     if run is None:
-        changes = assignments(set_) | ({} if threads is None else {"threads": threads})
+        changes = assignments(set_, threads=threads)
         recipe = quality.recipe(method, changes)
         name = f"{recipe.model} {method}"
         where = chosen_device(device)

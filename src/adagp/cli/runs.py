@@ -12,6 +12,7 @@ import typer
 from adagp.cli.display import Display
 from adagp.schedules import APPROXIMATIONS
 from adagp.training import Interrupted, Preset, RecipeError, RunFolderError, load_preset, load_recipe
+from adagp.training.files import read_text
 from adagp.training.recipe import parse_assignment
 
 
@@ -20,9 +21,20 @@ def given_values(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def assignments(texts: list[str] | None) -> dict[str, Any]:
-    """The recipe fields of every `--set`."""
-    return dict(parse_assignment(text) for text in texts or [])
+def assignments(texts: list[str] | None, **options: Any) -> dict[str, Any]:
+    """The recipe fields of every `--set`, and of the options that were given; None where one was not.
+
+    Raises:
+        RecipeError: When a field is given twice.
+    """
+    fields = given_values(**options)
+    for text in texts or []:
+        name, value = parse_assignment(text)
+        if name in fields:
+            option = f"by --{name.replace('_', '-')} and by --set" if name in options else "by --set"
+            raise RecipeError(f"{name} is given twice: {option}; give it once")
+        fields[name] = value
+    return fields
 
 
 def schedule_value(given: str | None) -> str | None:
@@ -30,10 +42,10 @@ def schedule_value(given: str | None) -> str | None:
     if given is None or given in APPROXIMATIONS:
         return given
     path = Path(given)
-    if not path.suffix and not path.exists():
-        return given  # a misspelt name: the recipe's own check tells which there are
     try:
-        return path.read_text()
+        if not path.suffix and not path.exists():
+            return given  # a misspelt name: the recipe's own check tells which there are
+        return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RecipeError(f"schedule file '{given}' cannot be read: {reason}") from error
@@ -44,7 +56,7 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise RecipeError(f"{option} = '{text}' is not a list of whole numbers: write for example 0,1,2") from None
+        raise RecipeError(f"{option} = '{text[:80]}' is not a list of whole numbers: write for example 0,1,2") from None
 
 
 def base_preset(preset: str | None, recipe_file: Path | None) -> Preset:

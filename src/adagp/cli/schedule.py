@@ -12,6 +12,8 @@ from adagp.training import Recipe, RecipeError, methods
 from adagp.training.methods import Planning
 from adagp.training.planning import build_schedule, outline
 
+STEPS_LIMIT = 20_000_000
+
 schedule_app = typer.Typer(rich_markup_mode="markdown")
 
 
@@ -42,6 +44,11 @@ def schedule_command(
     recipe = Recipe.from_mapping(
         {"method": method, "epochs": epochs, "warmup_epochs": warmup_epochs, "rung_epochs": rung_epochs}
     )
+    if epochs * steps_per_epoch > STEPS_LIMIT:
+        raise RecipeError(
+            f"epochs x steps_per_epoch = {epochs} x {steps_per_epoch} is too large: at most {STEPS_LIMIT:,} batches "
+            "are looked at"
+        )
     chosen = methods.get(method)
     if chosen.planning is Planning.ADAPTIVE:
         raise RecipeError(

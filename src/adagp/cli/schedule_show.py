@@ -49,9 +49,10 @@ def show_command(
         str | None, typer.Option(help="Make the ladder a prefix: predicted up to this layer or module, exact after it.")
     ] = None,
     topk: options.TopK = None,
-    batches: Annotated[int, typer.Option(min=1, help="How many batches to show.")] = 8,
+    batches: Annotated[int, typer.Option(min=1, max=10_000, help="How many batches to show.")] = 8,
     start: Annotated[
-        int | None, typer.Option(min=0, help="Batches before the first shown. Default: 0; for the ladder, its warm-up.")
+        int | None,
+        typer.Option(min=0, max=10**9, help="Batches before the first shown. Default: 0; for the ladder, its warm-up."),
     ] = None,
     picture: Annotated[Path | None, typer.Option(help="Also draw it into this file, .png or .svg.")] = None,
     write_table: Annotated[

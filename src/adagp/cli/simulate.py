@@ -151,7 +151,7 @@ def simulate_command(
             shown = _sweep(network_of, name, setting, sweep_over, table, picture)
         elif search_for:
             wanted = [dataflow] if dataflow else list(DATAFLOWS)
-            shown = _search(works, name, setting, pes or machine.array.pes, wanted)
+            shown = _search(works, name, setting, machine.array.pes if pes is None else pes, wanted)
         else:
             shown = _designs(works, name, setting, samples, table, picture, timeline)
     except ValueError as error:

@@ -14,7 +14,6 @@ from adagp.cli.runs import (
     base_preset,
     chosen_device,
     default_folder,
-    given_values,
     resume_line,
     schedule_value,
     stopped,
@@ -71,7 +70,8 @@ def train_command(
     - `torchrun --nproc-per-node 2 -m adagp train --out runs/mine`: two processes share every batch.
     """
     del debug
-    given = given_values(
+    given = assignments(
+        set_,
         method=method,
         model=model,
         data=data_name,
@@ -84,7 +84,7 @@ def train_command(
         seed=seed,
         train_limit=train_limit,
         test_limit=test_limit,
-    ) | assignments(set_)
+    )
     fresh = preset is None and recipe_file is None and not given
     if resume and out is not None and fresh:
         recipe = RunFolder(out).recipe()

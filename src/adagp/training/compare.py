@@ -63,8 +63,8 @@ class Settings:
             problems.append("methods must name each method once, and at least one")
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             problems.append("seeds must name each seed once, and at least one")
-        if any(type(seed) is not int or seed < 0 for seed in self.seeds):
-            problems.append("seeds must be whole numbers from 0")
+        if any(type(seed) is not int or not 0 <= seed < 2**63 for seed in self.seeds):
+            problems.append("seeds must be whole numbers from 0 to 2**63 - 1")
         if self.budget_seconds is not None and not 0 < self.budget_seconds < float("inf"):
             problems.append(f"budget = {self.budget_seconds} must be a positive number of seconds")
         if "short-bp" in self.methods and self.budget_seconds is None and self.short_reference is None:

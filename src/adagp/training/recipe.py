@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from adagp.data.vocabulary import LARGEST, SMALLEST
 from adagp.models.registry import IMAGENET
 from adagp.training import methods
 from adagp.training.errors import RecipeError
+from adagp.training.files import parse_json, parse_toml, read_text
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 LR_SCHEDULES = ("constant", "cosine", "step", "exponential", "plateau")
@@ -229,8 +231,8 @@ def load_preset(name: str) -> Preset:
     """
     if name not in preset_names():
         raise RecipeError(f"unknown preset '{name}': choose one of {', '.join(preset_names())}")
-    text = (resources.files("adagp.training") / "presets" / f"{name}.toml").read_text()
-    return _parse(name, tomllib.loads(text))
+    text = (resources.files("adagp.training") / "presets" / f"{name}.toml").read_text(encoding="utf-8")
+    return _parse(name, parse_toml(text))
 
 
 def load_recipe(path: Path) -> Preset:
@@ -240,10 +242,10 @@ def load_recipe(path: Path) -> Preset:
         RecipeError: When the file cannot be read or does not hold a recipe.
     """
     try:
-        text = path.read_text()
-        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        text = read_text(path)
+        values = parse_json(text) if path.suffix == ".json" else parse_toml(text)
     except OSError as error:
-        raise RecipeError(f"recipe file '{path}' cannot be read: {error.strerror}") from error
+        raise RecipeError(f"recipe file '{path}' cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise RecipeError(
             f"recipe file '{path}' is not valid: {error}; it must be TOML, or JSON named .json"
@@ -271,31 +273,47 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     """One `field=value` of the command line; the value is read as TOML where it is TOML, else as a bare string.
 
     Raises:
-        RecipeError: When there is no `=` in it.
+        RecipeError: When there is no `=` in it, or no recipe can hold such a value.
     """
     name, equals, value = text.partition("=")
+    name = name.strip()
     if not equals:
         raise RecipeError(f"'{text}' sets nothing: write field=value, for example lr=0.1")
     if value.lower() in ("none", "null"):
-        return name.strip(), None
+        return name, None
     try:
-        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+        table = parse_toml(f"value = {value}")
     except tomllib.TOMLDecodeError:
-        return name.strip(), value
+        return name, value
+    except ValueError as error:
+        raise RecipeError(f"{name} cannot be set: {error}") from None
+    return name, table["value"] if len(table) == 1 else value
 
 
 def _with_sizes(values: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, Any]:
     """The values with every `sizes.NAME` gathered in `sizes`, on top of those given before."""
     single = {name.removeprefix(_SIZE): value for name, value in values.items() if name.startswith(_SIZE)}
     others = {name: value for name, value in values.items() if not name.startswith(_SIZE)}
-    return others | {"sizes": {**others.get("sizes", sizes), **single}} if single else others
+    if not single:
+        return others
+    together = others.get("sizes", sizes)
+    if not isinstance(together, Mapping):
+        first = next(iter(single))
+        raise RecipeError(
+            f"sizes = {together!r} holds no sizes, so sizes.{first} cannot be one of them: give one of both"
+        )
+    for name in single:
+        if name in others.get("sizes", {}):
+            raise RecipeError(f"sizes.{name} is given twice: by itself and in sizes; give one of both")
+    return others | {"sizes": {**together, **single}}
 
 
 def _as_declared(values: Mapping[str, Any]) -> dict[str, Any]:
     """Whole numbers are welcome where a float is declared, so that `lr = 1` means 1.0 and digests agree."""
     types = {field.name: str(field.type) for field in dataclasses.fields(Recipe)}
     return {
-        name: float(value) if "float" in types[name] and type(value) is int else value for name, value in values.items()
+        name: float(value) if "float" in types[name] and type(value) is int and _is_bearable(value) else value
+        for name, value in values.items()
     }
 
 
@@ -305,10 +323,17 @@ def _type_problems(recipe: Recipe) -> list[str]:
         value, declared = getattr(recipe, field.name), field.type
         accepted: Any = (declared | int) if "float" in str(declared) else declared
         accepted = dict if field.name == "sizes" else accepted
-        if (isinstance(value, bool) and declared is not bool) or not isinstance(value, accepted):
+        if type(value) is int and not _is_bearable(value):
+            problems.append(f"{field.name} is too large: a number of {value.bit_length()} bits")
+        elif (isinstance(value, bool) and declared is not bool) or not isinstance(value, accepted):
             wanted = getattr(declared, "__name__", str(declared))
             problems.append(f"{field.name} = {value!r} is a {type(value).__name__}: give a value of type {wanted}")
     return problems
+
+
+def _is_bearable(value: int) -> bool:
+    """Whether torch can be given it; a larger number may not even be printed."""
+    return value.bit_length() < 64
 
 
 def _name_problems(recipe: Recipe) -> list[str]:
@@ -330,9 +355,20 @@ def _name_problems(recipe: Recipe) -> list[str]:
         problems += _form_problems(recipe)
         if recipe.data in data.names():
             problems += _pair_problems(recipe.model, recipe.data)
+    for field, value in (("include", recipe.include), ("exclude", recipe.exclude)):
+        if isinstance(value, str) and not _is_expression(value):
+            problems.append(f"{field} = {value!r} is no regular expression: write for example 'layer[12]'")
     if recipe.method == "adagp-paper" and recipe.predictor not in (None, methods.get("adagp-paper").predictor):
         problems.append(f"predictor = {recipe.predictor} would make adagp-paper something else: take method adagp")
     return problems
+
+
+def _is_expression(text: str) -> bool:
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return True
 
 
 def _pair_problems(model: str, dataset: str) -> list[str]:
@@ -362,32 +398,41 @@ def _form_problems(recipe: Recipe) -> list[str]:
     return problems
 
 
+_MOST = 2**31 - 1
+_COUNT = f"at least 1 and at most {_MOST}"
+
+
+def _counts(value: float) -> bool:
+    return 1 <= value <= _MOST
+
+
 def _range_problems(recipe: Recipe) -> list[str]:
     rules: list[tuple[str, Any, str]] = [
-        ("epochs", lambda value: value >= 1, "at least 1"),
-        ("steps", lambda value: value >= 1, "at least 1"),
-        ("batch_size", lambda value: value >= 1, "at least 1"),
+        ("epochs", _counts, _COUNT),
+        ("steps", _counts, _COUNT),
+        ("batch_size", _counts, _COUNT),
         ("lr", lambda value: 0 < value < float("inf"), "a positive number"),
         ("momentum", lambda value: 0 <= value < 1, "from 0 to below 1"),
         ("lr_warmup", lambda value: 0 <= value < 1, "from 0 to below 1"),
         ("label_smoothing", lambda value: 0 <= value < 1, "from 0 to below 1"),
         ("weight_decay", lambda value: 0 <= value < float("inf"), "0 or more"),
-        ("warmup_epochs", lambda value: 0 <= value < float("inf"), "0 or more"),
-        ("rung_epochs", lambda value: 0 < value < float("inf"), "more than 0"),
-        ("topk", lambda value: value >= 1, "at least 1"),
+        ("warmup_epochs", lambda value: 0 <= value <= _MOST, f"0 or more, and at most {_MOST}"),
+        ("rung_epochs", lambda value: 0 < value <= _MOST, f"more than 0, and at most {_MOST}"),
+        ("topk", _counts, _COUNT),
         ("topk_scale", lambda value: 0 < value < float("inf"), "a positive number"),
         ("seed", lambda value: 0 <= value < 2**63, "from 0 to 2**63 - 1"),
-        ("train_limit", lambda value: value >= 1, "at least 1"),
-        ("test_limit", lambda value: value >= 1, "at least 1"),
-        ("image_size", lambda value: value >= 1, "at least 1"),
+        ("train_limit", _counts, _COUNT),
+        ("test_limit", _counts, _COUNT),
+        ("image_size", _counts, _COUNT),
         ("vocabulary", lambda value: SMALLEST <= value <= LARGEST, f"from {SMALLEST} to {LARGEST}"),
-        ("beam", lambda value: value >= 1, "at least 1"),
-        ("threads", lambda value: value >= 1, "at least 1"),
+        ("beam", _counts, _COUNT),
+        ("threads", _counts, _COUNT),
     ]
     problems = []
     for name, holds, wanted in rules:
         value = getattr(recipe, name)
-        if isinstance(value, int | float) and not holds(value):
+        known = isinstance(value, float) or (isinstance(value, int) and _is_bearable(value))
+        if known and not holds(value):
             problems.append(f"{name} = {value} is out of range: it must be {wanted}")
     limit, size = recipe.train_limit, recipe.batch_size
     if isinstance(limit, int) and isinstance(size, int) and 1 <= limit < size:
@@ -401,5 +446,5 @@ def _range_problems(recipe: Recipe) -> list[str]:
 
 
 def _did_you_mean(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, 1)
+    close = difflib.get_close_matches(name[:64], known, 1)
     return f" (did you mean '{close[0]}'?)" if close else ""
