@@ -216,7 +216,7 @@ def test_budget_decides_by_the_measured_costs(tmp_path: Path, recipe: Recipe, di
     comparison = compare(settings, digits, tmp_path / "run", device=CPU, observer=Observer(), interrupt=Interrupt())
     steps = {result.method: result.steps for result in comparison.methods}
     assert steps["skip"] > steps["bp"]
-    costs = Calibration.from_dict(json.loads((tmp_path / "run" / "calibration.json").read_text()))
+    costs = Calibration(**json.loads((tmp_path / "run" / "calibration.json").read_text()))
     for name, count in steps.items():
         one = settings.recipe.replace(method=name)
         assert expected_seconds(costs, one, count, 15) <= 0.5 < expected_seconds(costs, one, count + 1, 15)

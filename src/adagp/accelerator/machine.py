@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from adagp.accelerator.array import DATAFLOWS, Array
-from adagp.accelerator.shapes import require_count
+from adagp.accelerator.shapes import MOST, require_count
 from adagp.accelerator.traffic import policy_named
 from adagp.accelerator.workload import PredictorShape
 
@@ -41,8 +41,11 @@ class Machine:
             raise ValueError(f"dataflow={self.dataflow!r}: is unknown; choose one of {', '.join(DATAFLOWS)}")
         policy_named(self.policy)
         require_count("dram_words_per_cycle", self.dram_words_per_cycle)
-        if self.vector_lanes is not None:
-            require_count("vector_lanes", self.vector_lanes)
+        if self.vector_lanes is not None and not 1 <= self.vector_lanes <= MOST:
+            raise ValueError(
+                f"vector_lanes={self.vector_lanes}: must be at least 1 and at most {MOST:,}; leave it out for "
+                "no vector unit"
+            )
 
     def transfer_cycles(self, words: int) -> int:
         """To move so many words from or to DRAM."""

@@ -105,7 +105,7 @@ def _phases(text: str, devices: int, microbatches: int) -> tuple[Phase, ...]:
     """`4GP,BP` is short for `GP,GP,GP,GP,BP`; no more than can be simulated in a while."""
     counted: list[tuple[Phase, int]] = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{0,9})\s*(BP|GP|WARMUP)\s*", part, re.IGNORECASE)
+        match = re.fullmatch(r"\s*(\d{0,18})\s*(BP|GP|WARMUP)\s*", part, re.IGNORECASE)
         if match is None or match[1] == "0":
             raise ValueError(f"phases: '{part}' is none of BP, GP and WARMUP; give for example GP,BP or 4GP,BP")
         counted.append((Phase(match[2].upper()), int(match[1] or 1)))

@@ -1,6 +1,6 @@
 """Figure 15 of the ADA-GP paper: how near predictions come to true gradients, by layer and epoch."""
 
-import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 from adagp.report import Table
 from adagp.reproduce import accuracy
 from adagp.training import Recipe, RunFolderError, methods
+from adagp.training.files import parse_json, read_text
 
 CELL = accuracy.CELLS[1][0]
 """The paper's network for this figure, VGG-13."""
@@ -31,8 +32,11 @@ def of_run(folder: Path) -> list[dict[str, dict[str, float]]]:
     """
     path = folder / "quality.json"
     try:
-        epochs = [epoch["layers"] for epoch in json.loads(path.read_text())]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        epochs = [
+            {layer: {name: _number(seen[name]) for name in FIGURES} for layer, seen in epoch["layers"].items()}
+            for epoch in parse_json(read_text(path))
+        ]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunFolderError(f"'{path}' cannot be read ({error}): give the folder of a run") from error
     if not epochs or not epochs[-1]:
         able = [name for name in methods.names() if methods.get(name).predictor is not None]
@@ -67,6 +71,11 @@ def every_epoch(epochs: Epochs) -> Table:
         for layer, figures in layers.items()
     ]
     return Table("Quality of predictions", ("epoch", "layer", *FIGURES), rows, text_columns=2)
+
+
+def _number(value: Any) -> float:
+    """JSON has no word for NaN but null."""
+    return math.nan if value is None else float(value)
 
 
 def _figure(value: float | None) -> str:

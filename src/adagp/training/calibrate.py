@@ -46,9 +46,26 @@ class Calibration:
         return {"statistic": self.statistic, "seconds": self.seconds, "peak_bytes": self.peak_bytes}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Undo `to_dict`."""
+    def from_dict(cls, values: dict[str, Any], names: tuple[str, ...]) -> Self:
+        """Undo `to_dict`.
+
+        Raises:
+            ValueError: When there are not, for each of the methods, seconds and bytes that can be.
+        """
+        if values.keys() != {"statistic", "seconds", "peak_bytes"} or not isinstance(values["statistic"], str):
+            raise ValueError("it has other parts")
+        for part in ("seconds", "peak_bytes"):
+            for name in names:
+                costs = values[part].get(name) if isinstance(values[part], dict) else None
+                if not isinstance(costs, dict) or not costs or not all(map(_is_cost, costs.values())):
+                    raise ValueError(f"{part} of {name} are missing or no such numbers")
+        if not all(sum(values["seconds"][name].values()) for name in names):
+            raise ValueError("a method takes no time")
         return cls(**values)
+
+
+def _is_cost(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value < float("inf")  # type: ignore[operator]
 
 
 def calibrate(

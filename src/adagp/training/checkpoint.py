@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from adagp.training.errors import CheckpointError
-from adagp.training.files import write_bytes
+from adagp.training.files import read_bytes, write_bytes
 
 FORMAT = b"adagp-checkpoint-1"
 _LONGEST_HEADER = 256
@@ -46,7 +46,7 @@ def load(path: Path, device: torch.device | None = None) -> dict[str, Any]:
         CheckpointError: When the file is missing, damaged, or not a checkpoint of this program.
     """
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except OSError as error:
         raise CheckpointError(f"checkpoint '{path}' cannot be read: {error.strerror or error}") from error
     header, newline, body = content.partition(b"\n")
@@ -63,7 +63,16 @@ def load(path: Path, device: torch.device | None = None) -> dict[str, Any]:
             f"checkpoint '{path}' is damaged ({len(body)} bytes of content, checksum or length differ): restore the "
             "file from a copy, or start the run again in a new folder"
         )
-    state = torch.load(io.BytesIO(body), map_location=device or "cpu", weights_only=True)
+    try:
+        state = torch.load(io.BytesIO(body), map_location=device or "cpu", weights_only=True)
+    except Exception as error:  # a foreign archive can fail in any way
+        raise CheckpointError(
+            f"checkpoint '{path}' holds what is no state of a run ({type(error).__name__}): restore the file from a "
+            "copy, or start the run again in a new folder"
+        ) from error
     if not isinstance(state, dict):
-        raise CheckpointError(f"checkpoint '{path}' holds a {type(state).__name__}, not a run")
+        raise CheckpointError(
+            f"checkpoint '{path}' holds a {type(state).__name__}, not a run: restore the file from a copy, or start "
+            "the run again in a new folder"
+        )
     return state

@@ -265,13 +265,16 @@ def stored_settings(path: Path) -> Settings:
     values = read_file(path / "compare.json")
     try:
         return Settings(
-            recipe=Recipe.from_mapping(values["recipe"]),
+            recipe=Recipe.from_mapping({**values["recipe"]}),
             methods=tuple(values["methods"]),
             seeds=tuple(values["seeds"]),
             budget_seconds=values["budget_seconds"],
         )
-    except (KeyError, TypeError) as error:
-        raise RunFolderError(f"'{path / 'compare.json'}' does not describe a comparison: {error}") from error
+    except (KeyError, TypeError, RecipeError) as error:
+        raise RunFolderError(
+            f"'{path / 'compare.json'}' describes no comparison of this version of adagp ({error}): use the version "
+            "that wrote it, or start in a new folder"
+        ) from error
 
 
 def run_lengths(settings: Settings, calibration: Calibration, steps_per_epoch: int) -> dict[str, int | None]:
@@ -325,7 +328,12 @@ def _calibration(
 ) -> Calibration:
     stored = path / "calibration.json"
     if stored.exists():
-        return Calibration.from_dict(read_file(stored))
+        try:
+            return Calibration.from_dict(read_file(stored), settings.effective_methods)
+        except ValueError as error:
+            raise RunFolderError(
+                f"'{stored}' holds no measurement of this comparison ({error}): remove the file, to measure again"
+            ) from error
     calibration = calibrate(
         settings.recipe.replace(seed=settings.seeds[0], steps=None),
         settings.effective_methods,

@@ -30,7 +30,7 @@ class FolderLock:
         """
         path = folder / ".lock"
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666)
         except OSError as error:
             raise RunFolderError(
                 f"folder '{folder}' cannot be written to: {error.strerror or error}; check the permissions"

@@ -23,6 +23,7 @@ from adagp.training.observers import BatchEvent
 from adagp.training.planning import KINDS, batch_kind, build_schedule
 from adagp.training.randomness import RandomState
 from adagp.training.recipe import Recipe
+from adagp.training.state import fault, optimizer_fault, rows_fault
 from adagp.training.tasks import Evaluation, Metric
 from adagp.training.team import Team
 
@@ -295,6 +296,9 @@ class Run:
         """
         if state.get("digest") != self.recipe.digest():
             raise CheckpointError(_other_recipe(self.recipe, state))
+        problem = fault(state, self.state_dict()) or self._contradiction(state)
+        if problem:
+            raise CheckpointError(f"the checkpoint does not fit this run ({self.name}): {problem}; {_RESTORE}")
         try:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
@@ -309,8 +313,34 @@ class Run:
             self.train_seconds = float(state["train_seconds"])
             self.batch_seconds = _as_lists(state["batch_seconds"])
             self.predictor_batch_seconds = _as_lists(state["predictor_batch_seconds"])
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise CheckpointError(f"the checkpoint does not fit this run ({self.name}): {error}") from error
+            with self._random:
+                pass  # the generators refuse a state that is none
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise CheckpointError(
+                f"the checkpoint does not fit this run ({self.name}): {reason}; {_RESTORE}"
+            ) from error
+
+    def _contradiction(self, state: dict[str, Any]) -> str | None:
+        """What cannot be true of a state of this run, each part of which has the right form."""
+        step, records, tally = state["gp"]["step_index"], state["records"], state["tally"]
+        if step > self.total_steps or len(records) > self.total_epochs:
+            return f"it is at batch {step} after {len(records)} epochs of {self.total_steps} and {self.total_epochs}"
+        kinds = set(KINDS)
+        if any(record[part].keys() != kinds for record in records for part in ("phases", "seconds")):
+            return "records has other kinds of batches"
+        if any(self.metric.name not in record["metrics"] for record in records):
+            return f"records lacks {self.metric.name}"
+        done = sum(sum(part["phases"].values()) for part in (*records, tally))
+        timed = [sum(map(len, state[part].values())) for part in ("batch_seconds", "predictor_batch_seconds")]
+        if any(state[part].keys() != kinds for part in ("batch_seconds", "predictor_batch_seconds")):
+            return "batch_seconds has other kinds of batches"
+        if [done, *timed] != [step] * 3:
+            return f"it is at batch {step}, but counts {done} batches and times {timed[0]} and {timed[1]}"
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        return optimizer_fault(state["optimizer"], parameters, "optimizer") or rows_fault(
+            state["gp"], state["gp"]["layers"], "gp"
+        )
 
     def _set_lr(self, step: int) -> None:
         if self._plateau is None:
@@ -413,6 +443,9 @@ def _build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     if recipe.optimizer == "adamw":
         return torch.optim.AdamW(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay)
     return torch.optim.SGD(parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+
+
+_RESTORE = "restore the file from a copy, or start the run again in a new folder"
 
 
 def _other_recipe(recipe: Recipe, state: dict[str, Any]) -> str:

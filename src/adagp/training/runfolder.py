@@ -7,7 +7,6 @@ it is finished, `diverged.json` where it stopped because a number was not finite
 
 import dataclasses
 import io
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ import torch
 from adagp.data.files import remove_leftovers
 from adagp.training import checkpoint
 from adagp.training.environment import cpu_threads, describe
-from adagp.training.errors import CheckpointError, DivergedError, RunFolderError
-from adagp.training.files import write_bytes, write_json
+from adagp.training.errors import CheckpointError, DivergedError, RecipeError, RunFolderError
+from adagp.training.files import parse_json, read_text, write_bytes, write_json
 from adagp.training.interrupt import Interrupt
 from adagp.training.lock import FolderLock, lock
 from adagp.training.loop import Run
@@ -82,7 +81,15 @@ class RunFolder:
         Raises:
             RunFolderError: When there is none, or it cannot be read.
         """
-        return Recipe.from_mapping(read_file(self.path / "recipe.json"))
+        path = self.path / "recipe.json"
+        values = read_file(path)
+        try:
+            return Recipe.from_mapping(values)
+        except RecipeError as error:
+            raise RunFolderError(
+                f"'{path}' holds no recipe of this version of adagp ({error}): use the version that wrote it, or start "
+                "in a new folder"
+            ) from error
 
     def restore(self, run: Run) -> bool:
         """Bring `run` to where its checkpoint is; False when it has none yet.
@@ -250,7 +257,7 @@ def read_file(path: Path) -> dict[str, Any]:
         RunFolderError: When it is missing or not a JSON object.
     """
     try:
-        value = json.loads(path.read_text())
+        value = parse_json(read_text(path))
     except OSError as error:
         raise RunFolderError(f"'{path}' cannot be read: {error.strerror or error}; is it a run folder?") from error
     except ValueError as error:

@@ -115,6 +115,8 @@ class TextTranslation:
         """Both vocabularies: without them the weights translate nothing."""
         for vocabulary, name in ((self._source, "vocabulary-source.json"), (self._target, "vocabulary-target.json")):
             path = folder / name
+            if path.exists() and not path.is_file():
+                raise RunFolderError(f"'{path}' is not a regular file: remove it, or start in a new folder")
             if path.exists() and Vocabulary.load(path) != vocabulary:
                 raise RunFolderError(
                     f"'{path}' is not the vocabulary of this training text: the text has changed since the run was "
