@@ -1,11 +1,15 @@
 """Inputs that nobody writes on purpose: each is refused in one short line that names it, and nothing is written."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+import adagp
 from adagp.cli import app
 
 DEEP = "[" * 5000 + "]" * 5000
@@ -14,6 +18,9 @@ BIG = "9" * 400
 HUGE = "9" * 5000
 HEX = "0x" + "f" * 5000
 LONG = "x" * 100_000
+
+
+PLAIN = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
 def call(*words: str) -> Result:
@@ -186,3 +193,33 @@ def test_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[st
     monkeypatch.chdir(tmp_path)
     refused(call(*words), message)
     assert not list(tmp_path.iterdir())
+
+
+def process(*words: str, cwd: Path) -> "subprocess.CompletedProcess[bytes]":
+    """A process whose locale knows ASCII alone."""
+    environment = os.environ | PLAIN | {"PYTHONPATH": str(Path(adagp.__file__).parents[1])}
+    environment.pop("PYTHONIOENCODING", None)
+    command = [sys.executable, "-m", "adagp", *words]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, check=False, timeout=120)
+
+
+def test_files_are_utf_8_in_every_locale(tmp_path: Path) -> None:
+    text = "about = 'schön'\ndata = 'digits'\nmethod = 'bp'\nepochs = 1\ntrain_limit = 64\ntest_limit = 10\n"
+    (tmp_path / "mine.toml").write_text(text, encoding="utf-8")
+    done = process("train", "--recipe", "mine.toml", "--set", "include=conv|é|", "--out", "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert process("train", "--out", "run", "--resume", cwd=tmp_path).returncode == 0
+    (tmp_path / "mine.txt").write_text("# Zeitplan für später\nlayer 1 2\n* backprop zero\n", encoding="utf-8")
+    shown = process("schedule", "show", "--schedule", "mine.txt", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+
+
+def test_a_byte_order_mark_is_no_part_of_a_recipe(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_bytes(b"\xef\xbb\xbflr = -1\r\n")
+    refused(call("train", "--recipe", str(tmp_path / "mine.toml")), "lr = -1.*out of range")
+
+
+def test_characters_that_the_terminal_does_not_know_are_replaced(tmp_path: Path) -> None:
+    shown = process("pipeline", cwd=tmp_path)
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    assert b"device 0" in shown.stdout

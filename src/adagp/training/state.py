@@ -186,6 +186,8 @@ _GROWN: dict[str, _Check] = {
     "overall": _running,
     "log": _list(_is_text),
     "generator": _is_generator,
+    # One of the CPU, and one more where the run was on another device.
+    "states": lambda found: _list(_is_generator)(found) and None not in found[:1] and 1 <= len(found) <= 2,
     "diverged": lambda found: found is None or _is_text(found),
     "batch_seconds": _each(_is_times),
     "predictor_batch_seconds": _each(_is_times),
