@@ -223,3 +223,24 @@ def test_characters_that_the_terminal_does_not_know_are_replaced(tmp_path: Path)
     shown = process("pipeline", cwd=tmp_path)
     assert (shown.returncode, shown.stderr) == (0, b"")
     assert b"device 0" in shown.stdout
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", "include=no_such_layer"], "no_such_layer"),
+        (["--method", "prefix", "--until", "no_such_layer"], "no_such_layer"),
+        (["--method", "table", "--schedule", "mine.txt"], "no_such_layer"),
+        (["--device", "quantum"], "quantum"),
+        (["--lr", "-1"], "lr = -1"),
+    ],
+)
+def test_a_wrong_option_is_told_before_missing_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, words: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.txt").write_text("layer 1\nno_such_layer zero\n", encoding="utf-8")
+    if command == "compare":
+        words = ["--methods" if word == "--method" else word for word in words]
+    refused(call(command, "--data", "cifar10", "--data-root", str(tmp_path), *words), message)

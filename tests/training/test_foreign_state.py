@@ -121,6 +121,12 @@ def test_whatever_is_changed_is_refused_or_harmless(recipe: Recipe, digits: Data
         (("optimizer", "state", 0, "momentum_buffer"), "longer", r"state\.0\.momentum_buffer is float32\[32"),
         (("gp", "predictor", "network", "optimizer", "state", 2, "exp_avg"), "longer", r"state\.2\.exp_avg is float32"),
         (("gp", "predictor", "network", "optimizer", "state", 2, "exp_avg"), "gone", r"state has a foreign '2'"),
+        (
+            ("optimizer", "param_groups", 0, "weight_decay"),
+            "gone",
+            r"optimizer\.param_groups\[0\] lacks 'weight_decay'",
+        ),
+        (("optimizer", "param_groups", 0, "params", 0), "tensor", r"param_groups\[0\]\.params is not \[0, 1"),
         (("digest",), "gone", "another run"),
     ],
 )

@@ -27,6 +27,7 @@ from adagp.training import Interrupted, Recipe, RecipeError, Settings, compare
 from adagp.training.compare import stored_settings
 from adagp.training.interrupt import catch_signals
 from adagp.training.observers import Several
+from adagp.training.planning import check_layers
 from adagp.training.runfolder import CHECKPOINT_SECONDS
 from adagp.training.team import refuse_team
 from adagp.training.tensorboard import TensorBoard
@@ -104,6 +105,8 @@ def compare_command(
         seeds=numbers("seeds", seeds) if seeds else (held or base).seeds,
         budget_seconds=held.budget_seconds if held and budget is None else budget,
     )
+    for name in settings.effective_methods:
+        check_layers(settings.recipe.replace(method=name))
     stem = base.name if preset or recipe_file else f"{settings.recipe.data}-{settings.recipe.model}"
     path = out or default_folder(f"compare-{stem}", resume)
     where = chosen_device(device)

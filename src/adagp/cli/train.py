@@ -24,7 +24,7 @@ from adagp.training import Interrupted, Recipe, RecipeError, Run, RunFolder, met
 from adagp.training.interrupt import catch_signals
 from adagp.training.methods import Planning
 from adagp.training.observers import Several
-from adagp.training.planning import DEFAULT_APPROXIMATION, unused_options
+from adagp.training.planning import DEFAULT_APPROXIMATION, check_layers, unused_options
 from adagp.training.runfolder import CHECKPOINT_SECONDS
 from adagp.training.team import join, own_device
 from adagp.training.tensorboard import TensorBoard
@@ -97,6 +97,7 @@ def train_command(
         raise RecipeError(
             "method short-bp gets its length from another method's time: use `adagp compare`, or give --set steps=N"
         )
+    check_layers(recipe)
     path = out or default_folder(f"{recipe.data}-{recipe.model}-{recipe.method}-seed{recipe.seed}", resume)
     where = own_device(chosen_device(device))
     again = resume_line("train", path, device, data_root, as_json, tensorboard)

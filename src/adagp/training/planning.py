@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 from adagp import models, schedules
+from adagp.coverage import layer_names
 from adagp.schedules import APPROXIMATIONS, Ladder, Phase, Plan, Repeating, Schedule
 from adagp.training import methods
+from adagp.training.errors import RecipeError
 from adagp.training.methods import Planning
 from adagp.training.recipe import Recipe
 
@@ -52,6 +54,21 @@ def build_schedule(recipe: Recipe, model: nn.Module, total_steps: int, steps_per
             return schedules.from_table(
                 recipe.schedule or "", schedules.layer_names(model, recipe.include, recipe.exclude)
             )
+
+
+def check_layers(recipe: Recipe) -> None:
+    """Refuse layers and schedules that the recipe's network does not have, before any data is looked for.
+
+    Raises:
+        RecipeError: When the recipe's schedule, prefix or choice of layers does not fit the model.
+    """
+    model = recipe_outline(recipe)
+    try:
+        if not layer_names(model, recipe.include, recipe.exclude):
+            raise ValueError(f"include = {recipe.include}, exclude = {recipe.exclude} leave no layer to cover")
+        build_schedule(recipe, model, 1, 1)
+    except ValueError as error:
+        raise RecipeError(str(error)) from error
 
 
 @cache

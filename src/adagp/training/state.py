@@ -55,17 +55,27 @@ _FREE = ("lr", "fused", "foreach", "capturable")
 """Options of an optimizer that change while it trains, or with the device."""
 
 
+_NEWER = ("maximize", "foreach", "differentiable", "fused", "capturable", "decoupled_weight_decay")
+
+
+def _same(found: Any, like: Any) -> bool:
+    try:
+        return type(found) is not Tensor and bool(found == like)
+    except RuntimeError:  # a list with a tensor in it
+        return False
+
+
 def _mapping_fault(found: Any, like: Mapping[Any, Any], place: str) -> str | None:
     if not isinstance(found, dict):
         return f"{place or 'the whole'} is a {type(found).__name__}, not a dict"
-    # What an optimizer keeps of its options depends on torch's version.
-    missing = [key for key in like if key not in found and not (place.endswith("]") and key != "params")]
+    # An optimizer's options: torch adds some from version to version, and fills in those that a state lacks.
+    missing = [key for key in like if key not in found and not (place.endswith("]") and key in _NEWER)]
     strange = [key for key in found if key not in like and not place.endswith("]")]
     if missing or strange:
         return f"{place or 'the whole'} {'lacks' if missing else 'has a foreign'} '{(missing or strange)[0]}'"
     if place.endswith("]"):
         common = [key for key in like if key in found and key not in _FREE]
-        fixed = [key for key in common if isinstance(found[key], Tensor) or found[key] != like[key]]
+        fixed = [key for key in common if not _same(found[key], like[key])]
         if fixed:
             return f"{place}.{fixed[0]} is not {like[fixed[0]]}"
     inner = (fault(found[key], like[key], f"{place}.{key}" if place else str(key)) for key in like if key in found)
