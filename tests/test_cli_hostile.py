@@ -244,3 +244,15 @@ def test_a_wrong_option_is_told_before_missing_data(
     if command == "compare":
         words = ["--methods" if word == "--method" else word for word in words]
     refused(call(command, "--data", "cifar10", "--data-root", str(tmp_path), *words), message)
+
+
+@pytest.mark.parametrize(
+    "words", [["simulate", "--model", "no_such_model"], ["reproduce", "fig16", "--data", "no_such_data"]]
+)
+@pytest.mark.parametrize(("name", "message"), [("a.xyz", "xyz.*png"), ("absent/a.png", "no folder"), (".", "a folder")])
+def test_files_that_cannot_be_written_are_told_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], name: str, message: str
+) -> None:
+    """The other mistake is found later, when the work begins."""
+    monkeypatch.chdir(tmp_path)
+    refused(call(*words, "--picture", name), message)

@@ -39,6 +39,19 @@ def check_folders(*paths: Path | None) -> None:
             raise InputError(f"'{path}' cannot be written: there is no folder '{path.parent}'; make it first")
 
 
+def check_pictures(*paths: Path | None) -> None:
+    """Before any work: every picture can be drawn, and written where it is wanted."""
+    check_folders(*paths)
+    for path in paths:
+        if path is not None:
+            from adagp.report.accelerator_figures import picture_format
+
+            try:
+                picture_format(path)
+            except ValueError as error:
+                raise InputError(str(error)) from error
+
+
 def command(function: Callable[P, R]) -> Callable[P, R]:
     """Turn errors into one line and an exit code: 2 when the input is wrong, 1 when the work failed.
 

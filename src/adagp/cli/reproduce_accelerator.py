@@ -9,7 +9,7 @@ import typer
 from adagp.accelerator import COST_TABLES, DATA_SHAPES, Design
 from adagp.cli import machine_options as machines
 from adagp.cli import options
-from adagp.cli.common import InputError, command, print_tables, progress_line
+from adagp.cli.common import InputError, check_pictures, command, print_tables, progress_line
 from adagp.cli.machine_options import DEFAULTS, machine_from
 from adagp.extras import require
 from adagp.report.accelerator_figures import bars_picture, layers_picture, picture_format
@@ -54,6 +54,7 @@ def figure16_command(
     - `adagp reproduce fig16 --picture fig16.png`: the table and the picture.
     """
     del debug
+    check_pictures(picture)
     scale = _scale(batch, epochs, array, grid)
     _check_picture(picture)
     runs = _checked(lambda: paper.runs_of("vgg13", data_name, scale))
@@ -78,6 +79,7 @@ def _speed_up_command(figure: int) -> Callable[..., None]:
         debug: options.Debug = False,
     ) -> None:
         del debug
+        check_pictures(picture)
         scale = _scale(batch, epochs, array, grid, dataflow)
         _check_picture(picture)
         found = _checked(lambda: paper.grid(scale, progress_line))
@@ -117,6 +119,7 @@ def figure21_command(
     - `adagp reproduce fig21 --picture fig21.png`: 13 networks on 3 data sets.
     """
     del debug
+    check_pictures(picture)
     scale = _checked(lambda: paper.Scale(batch, epochs, machine_from(policy=policy)))
     _check_picture(picture)
     found = _checked(lambda: paper.grid(scale, progress_line))

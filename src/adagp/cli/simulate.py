@@ -27,7 +27,7 @@ from adagp.accelerator.sweep import PARAMETERS, Setting, sweep
 from adagp.accelerator.text import parse_layer, parse_sizes
 from adagp.cli import machine_options as machines
 from adagp.cli import options
-from adagp.cli.common import InputError, command, print_json, print_table, progress_line
+from adagp.cli.common import InputError, check_folders, check_pictures, command, print_json, print_table, progress_line
 from adagp.cli.machine_options import DEFAULTS
 from adagp.report import Table
 from adagp.report.accelerator_tables import (
@@ -122,6 +122,8 @@ def simulate_command(
     - `adagp simulate --layer c_in=64,c_out=64,out=32x32,kernel=3 --batch 128 --dataflow rs`: one layer.
     """
     del debug
+    check_folders(csv_file)
+    check_pictures(picture, timeline)
     try:
         machine = machines.machine_from(
             array,
