@@ -244,7 +244,7 @@ def test_the_line_printed_after_an_interrupt_is_complete(tmp_path: Path, monkeyp
 @pytest.mark.usefixtures("small")
 def test_predictor_quality_draws_every_layer(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    short = [*SHORT[1][2:], "--set", "epochs=2", "--threads", "1"]
+    short = [*SHORT[1][2:-2], "--set", "epochs=2", "--threads", "1"]
     done = call("predictor-quality", "--method", "adagp-paper", *short, "--out", str(out), "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
