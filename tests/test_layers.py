@@ -199,6 +199,9 @@ def test_layers_are_chosen_by_name_and_by_class() -> None:
         names(exclude="nothing")
     with pytest.raises(ValueError, match=r"include='\[' is not a regular expression"):
         names(include="[")
+    for text in ("a{99999999999}", "(" * 5000 + ")" * 5000):  # no error of the syntax to Python
+        with pytest.raises(ValueError, match=r"(?s)exclude='.* is not a regular expression"):
+            names(exclude=text)
 
 
 def test_coverage_gives_the_reason_for_every_module_left_out() -> None:

@@ -207,7 +207,7 @@ def _pattern(label: str, text: str | None) -> re.Pattern[str] | None:
         return None
     try:
         return re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(f"{label}={text!r} is not a regular expression: {error}") from None
 
 

@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adagp.accelerator import DATAFLOWS, Array, Gemm, LayerShape, Pass, layer_cost, pass_cost
+from adagp.accelerator import (
+    DATAFLOWS,
+    Array,
+    Gemm,
+    LayerShape,
+    Pass,
+    PredictorShape,
+    layer_cost,
+    paper_schedule,
+    pass_cost,
+)
 from adagp.accelerator.row_stationary import Planes, map_planes
 from adagp.accelerator.systolic import is_cycles, os_cycles, ws_cycles
 
@@ -231,11 +241,18 @@ def test_more_memory_never_costs_more_energy(shape, words, more):
     ("make", "message"),
     [
         (lambda: Array(0, 12), "array=0x12.*at least 1"),
+        (lambda: Array(10**20, 8), "array=100000000000000000000x8.*more than 1,000,000,000"),
         (lambda: Array(buffer_words=0), "buffer_words=0"),
         (lambda: LayerShape(0, 4), "c_in=0"),
         (lambda: LayerShape(6, 4, groups=3), "groups=3.*c_out=4"),
         (lambda: LayerShape(6, 4, (8, 8), (3,)), "kernel=3.*out=8x8"),
         (lambda: LayerShape(6, 4, (8, 0)), "out=8x0"),
+        (lambda: LayerShape(3, 2, (512, 512), (11, 11), batch=10**9), "batch=1000000000.*lower the batch"),
+        (lambda: LayerShape(10**400, 97), "c_in=10+: .*at most 1,000,000,000"),
+        (lambda: LayerShape(3, 4, stride=(10**20, 1), image=(8, 8)), "stride.*at most 1,000,000,000"),
+        (lambda: PredictorShape(grid=10**12), "predictor grid=1000000000000: .*at most 1,000,000,000"),
+        (lambda: PredictorShape(channels=0), "predictor channels=0: must be at least 1"),
+        (lambda: paper_schedule(10**15), "epochs=1000000000000000: must be at least 1 and at most 10,000"),
         (lambda: pass_cost(LayerShape(6, 4), Pass.FORWARD, Array(), "xs"), "'xs'.*ws, os, is, rs"),
         (
             lambda: pass_cost(LayerShape(3, 4, (8, 8), (3, 3)), Pass.FORWARD, Array(buffer_words=9), "rs"),

@@ -204,6 +204,9 @@ def test_what_is_no_pipeline_is_refused_by_name(arguments, message):
         ({"forward": 0}, "^forward=0: .*must take some time"),
         ({"backward": -1}, "^backward=-1: .*must take some time"),
         ({"backward": float("nan")}, "^backward=nan: .*must take some time"),
+        ({"backward": 10**308}, "^backward=1.*must take some time, and not for ever"),
+        ({"predictor": 10**16}, "predictor=1.*at most 1e15"),
+        ({"communication": 10**400}, "communication=1.*at most 1e15"),
         ({"predictor": -0.5}, "predictor=-0.5: must be 0 or more"),
         ({"communication": -1}, "communication=-1"),
         ({"communication": float("inf")}, "communication=inf"),
@@ -212,6 +215,12 @@ def test_what_is_no_pipeline_is_refused_by_name(arguments, message):
 def test_costs_that_are_none_are_refused_by_name(prices, message):
     with pytest.raises(ValueError, match=message):
         costs(4, **prices)
+
+
+@pytest.mark.timeout(20)
+def test_the_time_of_ordering_grows_with_the_tasks_and_not_with_their_square():
+    pipeline = Pipeline("chimera", 1000, 4, (BP,))
+    assert simulate(pipeline, costs(1000)).steps > 0
 
 
 def test_costs_of_another_number_of_stages_are_refused():

@@ -43,3 +43,8 @@ def test_fastest_dataflow_first_with_progress_and_the_machines_memories():
 def test_no_pe_is_refused():
     with pytest.raises(ValueError, match=r"pes=0: must be at least 1"):
         search(WORKS, 0)
+
+
+def test_more_arrays_than_anybody_waits_for_are_refused():
+    with pytest.raises(ValueError, match=r"pes=1000000000: .*at most 4,096"):
+        search(WORKS, 10**9)

@@ -10,7 +10,7 @@ from PIL import Image
 from adagp import schedules
 from adagp.report import comparison_table, figures, overview_png, page, schedule_table, seeds_table, write_report
 from adagp.report.tables import applied_table
-from adagp.training import methods
+from adagp.training import RecipeError, methods
 from adagp.training.compare import Comparison, MethodResult, SeedResult
 from adagp.training.tasks import Metric
 
@@ -96,6 +96,11 @@ def test_detail_tables() -> None:
     table = applied_table(comparison())
     adagp = dict(zip(table.columns, table.rows[1], strict=True))
     assert (adagp["GP batches"], adagp["predicted updates"]) == ("10", "10")
+
+
+def test_a_schedule_too_long_to_count_is_refused() -> None:
+    with pytest.raises(RecipeError, match=r"epochs x steps_per_epoch = 3 x 9000000 .*at most 5,000,000"):
+        schedule_table("ladder", schedules.ladder(9_000_000), 3, 9_000_000)
 
 
 def test_schedule_table_adds_up() -> None:

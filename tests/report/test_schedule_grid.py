@@ -1,7 +1,10 @@
 """Grids of schedules: complete, told apart without colour, the same file for the same schedule."""
 
+import pytest
+
 from adagp import schedules
 from adagp.report import STYLES, grid_picture, schedule_grid
+from adagp.training import RecipeError
 
 
 def test_every_source_has_its_own_letter_and_colour() -> None:
@@ -33,3 +36,11 @@ def test_a_picture_depends_on_the_schedule_alone() -> None:
     svg = grid_picture(ladder, "t", "svg").decode()
     assert svg.startswith("<?xml")
     assert "date" not in svg.lower().replace("update", "")
+
+
+def test_more_batches_than_can_be_shown_or_drawn_are_refused() -> None:
+    schedule = schedules.approximation("2", ["a", "b"], "topk")
+    with pytest.raises(RecipeError, match=r"batches = 100000000: .*at most 10,000"):
+        schedule_grid(schedule, ["a", "b"], range(100_000_000))
+    with pytest.raises(RecipeError, match=r"batches = 3000: .*at most 500"):
+        grid_picture(schedule_grid(schedule, ["a", "b"], range(3000)), "too wide")

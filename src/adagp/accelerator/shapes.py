@@ -49,6 +49,10 @@ class Gemm:
         return self.count * self.m * self.n * self.k
 
 
+MOST_WORDS = 10**12
+"""Of a tensor: a hundred times what anyone trains on, and 64 bits hold every sum of the row-stationary mapping."""
+
+
 @dataclass(frozen=True)
 class LayerShape:
     """The sizes of one layer and of the batch it is given.
@@ -99,6 +103,12 @@ class LayerShape:
                     f"groups={self.groups}: does not divide {name}={getattr(self, name)}; "
                     "choose a number that divides both channels"
                 )
+        words = max(self.input_words, self.weight_words, self.output_words)
+        if words > MOST_WORDS:
+            raise ValueError(
+                f"batch={self.batch}, c_in={self.c_in}, c_out={self.c_out}: make a tensor of {words:,} words, and at "
+                f"most {MOST_WORDS:,} can be simulated; lower the batch or the sizes"
+            )
 
     @property
     def input_words(self) -> int:

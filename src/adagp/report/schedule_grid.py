@@ -8,6 +8,7 @@ from adagp import Plan
 from adagp.report.panels import saved
 
 PICTURE_FORMATS = ("png", "svg")
+_MOST_SHOWN, _MOST_DRAWN = 10_000, 500
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,12 @@ class ScheduleGrid:
 
 
 def schedule_grid(schedule: Callable[[int], Plan], layers: Sequence[str], steps: Sequence[int]) -> ScheduleGrid:
-    """The grid of these steps of a schedule."""
+    """The grid of these steps of a schedule.
+
+    Raises:
+        RecipeError: For more steps than anyone can look at.
+    """
+    _check_batches(len(steps), _MOST_SHOWN, "shown")
     plans = [schedule(step) for step in steps]
     return ScheduleGrid(
         batches=[step + 1 for step in steps],
@@ -61,8 +67,20 @@ def schedule_grid(schedule: Callable[[int], Plan], layers: Sequence[str], steps:
     )
 
 
+def _check_batches(batches: int, most: int, what: str) -> None:
+    if batches > most:
+        from adagp.training import RecipeError  # brings torch: only who has an error waits for it
+
+        raise RecipeError(f"batches = {batches}: at most {most:,} can be {what}; schedules repeat, so give fewer")
+
+
 def grid_picture(grid: ScheduleGrid, title: str, file_format: str = "png", dpi: int = 110) -> bytes:
-    """The grid as PNG or SVG."""
+    """The grid as PNG or SVG.
+
+    Raises:
+        RecipeError: For a grid that is too wide for a picture.
+    """
+    _check_batches(len(grid.batches), _MOST_DRAWN, "drawn")
     from matplotlib.figure import Figure  # here, so that who draws nothing does not wait for it
     from matplotlib.patches import Patch, Rectangle
 

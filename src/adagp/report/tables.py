@@ -5,9 +5,12 @@ from itertools import groupby
 
 from adagp import Plan
 from adagp.report.table import Table
+from adagp.training import RecipeError
 from adagp.training.compare import Comparison, MethodResult
 from adagp.training.planning import KINDS
 from adagp.training.tasks import Metric
+
+_MOST_BATCHES = 5_000_000
 
 
 def comparison_table(comparison: Comparison) -> Table:
@@ -106,7 +109,16 @@ def applied_table(comparison: Comparison) -> Table:
 
 
 def schedule_table(title: str, schedule: Callable[[int], Plan], epochs: int, steps_per_epoch: int) -> Table:
-    """Phases of a schedule epoch by epoch; neighbouring epochs with the same counts share a row."""
+    """Phases of a schedule epoch by epoch; neighbouring epochs with the same counts share a row.
+
+    Raises:
+        RecipeError: For more batches than can be counted while one waits.
+    """
+    if epochs * steps_per_epoch > _MOST_BATCHES:
+        raise RecipeError(
+            f"epochs x steps_per_epoch = {epochs} x {steps_per_epoch} are too many batches to count: at most "
+            f"{_MOST_BATCHES:,}; give fewer steps per epoch, the shares stay the same"
+        )
     per_epoch: list[tuple[str, int, int, int]] = []
     for epoch in range(epochs):
         plans = [schedule(step) for step in range(epoch * steps_per_epoch, (epoch + 1) * steps_per_epoch)]

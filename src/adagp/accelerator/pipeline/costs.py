@@ -1,12 +1,12 @@
 """What the tasks of a pipeline cost."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from adagp.accelerator.pipeline.tasks import Pipeline, Task
 
-_NO_TIME = "every stage must take some time, and not for ever; give numbers above 0"
+_LONGEST = 1e15  # more is no time to wait for, and sums stay exact
+_NO_TIME = "every stage must take some time, and not for ever; give numbers above 0, up to 1e15"
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Costs:
     def __post_init__(self) -> None:
         """Refuse times that are none."""
         for name in ("bp_forward", "bp_backward", "gp_forward"):
-            if not all(0 < value < math.inf for value in getattr(self, name)):
+            if not all(0 < value <= 4 * _LONGEST for value in getattr(self, name)):
                 raise ValueError(f"{name}={getattr(self, name)}: {_NO_TIME}")
-        if not 0 <= self.communication < math.inf:
-            raise ValueError(f"communication={self.communication}: must be 0 or more, and finite")
+        if not 0 <= self.communication <= _LONGEST:
+            raise ValueError(f"communication={self.communication}: must be 0 or more, and finite: at most 1e15")
 
     def of(self, task: Task, pipeline: Pipeline) -> float:
         """How long a task takes."""
@@ -63,10 +63,10 @@ def costs(
         for name, value in (("forward", forward), ("backward", backward), ("predictor", predictor))
     )
     for name, given, values in (("forward", forward, ahead), ("backward", backward, back)):
-        if not all(0 < value < math.inf for value in values):
+        if not all(0 < value <= _LONGEST for value in values):
             raise ValueError(f"{name}={given}: {_NO_TIME}")
-    if not all(0 <= value < math.inf for value in alpha):
-        raise ValueError(f"predictor={predictor}: must be 0 or more, and finite")
+    if not all(0 <= value <= _LONGEST for value in alpha):
+        raise ValueError(f"predictor={predictor}: must be 0 or more, and finite: at most 1e15")
     with_predictor = tuple(value + extra for value, extra in zip(ahead, alpha, strict=True))
     learning = tuple(value + 2 * extra for value, extra in zip(back, alpha, strict=True))
     return Costs(with_predictor, learning, with_predictor, communication)

@@ -10,6 +10,7 @@ In GP there are forwards only. The order is fixed beforehand, whatever the stage
 
 from collections.abc import Mapping, Sequence
 from graphlib import TopologicalSorter
+from heapq import heappop, heappush
 from itertools import pairwise
 
 from adagp.accelerator.pipeline.tasks import Pipeline, Task
@@ -58,21 +59,36 @@ def _merge(pipeline: Pipeline, streams: Sequence[Sequence[list[Task]]]) -> list[
     ends: dict[Task, int] = {}
     free = [0] * pipeline.devices
     places = [[0] * len(pair) for pair in streams]
-    while len(ends) < len(needs):
-        heads = [
-            (device, replica, stream[places[device][replica]])
-            for device, pair in enumerate(streams)
-            for replica, stream in enumerate(pair)
-            if places[device][replica] < len(stream)
-        ]
-        start, _, device, replica, task = min(
-            (max([free[device], *(ends[need] for need in needs[task])]), -remaining[task], device, replica, task)
-            for device, replica, task in heads
-            if all(need in ends for need in needs[task])
-        )
+    ready: list[tuple[int, int, int, int, Task]] = []
+    waiting: dict[Task, list[tuple[int, int]]] = {}
+
+    def offer(device: int, replica: int) -> None:
+        """The next task of a stream is ready, or waits for one that is not done."""
+        stream, place = streams[device][replica], places[device][replica]
+        if place < len(stream):
+            task = stream[place]
+            missing = next((need for need in needs[task] if need not in ends), None)
+            if missing is None:
+                heappush(ready, (start_of(device, task), -remaining[task], device, replica, task))
+            else:
+                waiting.setdefault(missing, []).append((device, replica))
+
+    def start_of(device: int, task: Task) -> int:
+        return max([free[device], *(ends[need] for need in needs[task])])
+
+    for device, pair in enumerate(streams):
+        for replica in range(len(pair)):
+            offer(device, replica)
+    while ready:
+        start, rank, device, replica, task = heappop(ready)
+        if (later := start_of(device, task)) > start:  # the device has got something else to do since
+            heappush(ready, (later, rank, device, replica, task))
+            continue
         ends[task] = free[device] = start + _nominal(task)
         places[device][replica] += 1
         merged[device].append(task)
+        for place in ((device, replica), *waiting.pop(task, ())):
+            offer(*place)
     return merged
 
 
