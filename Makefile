@@ -7,7 +7,7 @@ STAMP := $(VENV)/.adagp-setup
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo yosys test test-all bench lint docs clean
+.PHONY: help setup demo yosys test test-all bench fuzz lint docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -46,6 +46,9 @@ BENCHMARKS := benchmarks benchmarks.kernels benchmarks.approximation benchmarks.
 bench: setup ## measure the budgets, side by side in one run; fails where one does not hold
 	@failed=; for part in $(BENCHMARKS); do $(BIN)/python -m $$part || failed="$$failed $$part"; done; \
 	if [ -n "$$failed" ]; then echo "over budget:$$failed"; exit 1; fi
+
+fuzz: setup ## thousands of mutated inputs, and runs killed and resumed (at most 15 minutes); fails where one does not hold
+	$(BIN)/python -m fuzz
 
 docs: setup ## render the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
