@@ -141,6 +141,7 @@ def test_compare_writes_table_verdict_picture_and_page(tmp_path: Path, monkeypat
         (["train", "--method", "short-bp"], 2, r"short-bp.*compare"),
         (["train", "--data", "cifar10", "--data-root", "nowhere"], 1, r"cifar-10"),
         (["train", "--device", "quantum"], 2, r"device 'quantum'"),
+        (["train", "--device", "meta"], 2, r"device 'meta'"),
         (["train", "--resume"], 1, r"to resume"),
         (["train", "--out", "absent", "--resume"], 1, r"recipe\.json.*cannot be read"),
         (

@@ -74,7 +74,7 @@ def chosen_device(name: str | None) -> torch.device:
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.zeros(1, device=device).item()  # not possible on meta, which has no numbers
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise RecipeError(f"device '{name}' cannot be used: {reason}; leave --device out or give cpu") from error
