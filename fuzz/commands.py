@@ -13,7 +13,7 @@ import torch
 import typer
 
 from adagp import data
-from adagp.cli import main
+from adagp.__main__ import main
 from adagp.cli.common import command
 from adagp.data import DataSet
 

@@ -23,6 +23,7 @@ OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
 }
 COVERED = ["0", "3", "7", "9"]
+NAN = float("nan")
 
 
 def run(gp: AdaGP, model: nn.Module, data: list[tuple[Tensor, Tensor]]) -> list[Tensor | None]:
@@ -734,7 +735,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_touched(
     predictor: str | None, value: float
 ) -> None:
     model = build()
-    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1, source="zero"), predictor)
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1, source="zero"), predictor, stop_on_nonfinite=True)
     run(gp, model, batches(3))
     before, state = copy.deepcopy(model.state_dict()), gp.state_dict()["predictor"]
     x, y = batches(1)[0]
@@ -750,21 +751,44 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_touched(
 
 def test_an_uncovered_parameter_whose_gradient_is_not_finite_is_named() -> None:
     model = build()
-    gp = AdaGP(model, sgd(model), schedules.always_backprop(), exclude="^0$")
+    gp = AdaGP(model, sgd(model), schedules.always_backprop(), exclude="^0$", stop_on_nonfinite=True)
     with pytest.raises(NonFiniteError, match=r"parameter '1\.weight'"):
         gp.step(lambda: loss_of(model, *batches(1)[0]) + Fragile.apply(model[1].weight, float("nan")).sum() * 0)
 
 
 def test_a_large_but_finite_gradient_does_not_stop() -> None:
     model = nn.Sequential(nn.Linear(2, 2, bias=False))
-    gp = AdaGP(model, torch.optim.SGD(model.parameters(), lr=0.0), schedules.always_backprop(), None)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    gp = AdaGP(model, optimizer, schedules.always_backprop(), None, stop_on_nonfinite=True)
     gp.step(lambda: (model(torch.full((1, 2), 1e15)) * 1e15).sum())  # each entry 1e30, their squares overflow
     assert gp.step_index == 1
 
 
+def test_looking_for_nan_is_left_out_where_it_would_be_dear(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "adagp")
+
+    def language_model(tokens: int, **options: Any) -> AdaGP:
+        model = nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 50))
+        gp = AdaGP(model, torch.optim.SGD(model.parameters(), lr=0.1), schedules.always_backprop(), None, **options)
+        gp.step(lambda: model(torch.zeros(1, tokens, dtype=torch.long)).square().mean())
+        return gp
+
+    def next_is_nan(gp: AdaGP) -> None:
+        gp.step(lambda: gp.model(torch.zeros(1, 4, dtype=torch.long)).mean() + Fragile.apply(gp.model[1].bias, NAN)[0])
+
+    few = language_model(tokens=4)
+    assert "stop_on_nonfinite=True checks them all the same" in caplog.text
+    fresh = language_model(tokens=2000)
+    fresh.load_state_dict(few.state_dict())
+    next_is_nan(few)
+    for gp in (language_model(tokens=2000), language_model(tokens=4, stop_on_nonfinite=True)):
+        with pytest.raises(NonFiniteError):
+            next_is_nan(gp)
+
+
 def test_whoever_else_ran_the_backward_deals_with_infinities() -> None:
     model = build()
-    gp = AdaGP(model, sgd(model), schedules.always_backprop())
+    gp = AdaGP(model, sgd(model), schedules.always_backprop(), stop_on_nonfinite=True)
     with gp.batch() as batch:
         (loss_of(model, *batches(1)[0]) + Fragile.apply(model[9].bias, float("inf")).sum() * 0).backward()
         batch.ran_backward()

@@ -63,6 +63,7 @@ class Batch:
         self._scaled = False
         self._sends_buffers = False
         self._ran_own_backward = False
+        self._macs = 0
         self._restore = ExitStack()
         self.failed = False
         """Whether a prediction or the loss was not finite in GP; nothing was applied, or nothing more if immediate."""
@@ -358,7 +359,8 @@ class Batch:
         """
         attached = self._attached
         scaled = self._scaler is not None and self._scaler.is_enabled()
-        if not attached.stop_on_nonfinite or not self._ran_own_backward or scaled:
+        attached.settle_nonfinite(self._macs)
+        if attached.stop_on_nonfinite is False or not self._ran_own_backward or scaled:
             return
         known = [layer for layer in self._layers if layer.name in squares]
         checked = {id(parameter) for layer in (*known, *supplied) for parameter in layer.parameters()}
@@ -512,6 +514,8 @@ class Batch:
                 "its uses: use immediate=False"
             )
         samples += [0] * (self._micro_batch + 1 - len(samples))
+        if self._attached.stop_on_nonfinite is None and not torch.compiler.is_compiling():
+            self._macs += output.numel() // layer.out * layer.weight.numel()
         if duty.source.needs_forward:  # a layer that runs twice in a micro-batch sees the same samples twice
             samples[-1] = max(samples[-1], layer.samples(output))
         if duty.watched:

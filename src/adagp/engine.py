@@ -46,7 +46,7 @@ class AdaGP:
         exclude: str | None = None,
         immediate: bool = False,
         skip_forward: bool = False,
-        stop_on_nonfinite: bool = True,
+        stop_on_nonfinite: bool | None = None,
         timer: Callable[[], float] | None = None,
     ) -> None:
         """Find the layers, check that everything fits together, and hook in.
@@ -64,6 +64,7 @@ class AdaGP:
             skip_forward: Leave the forward pass out where a plan needs no layer's output; `step` then returns None.
             stop_on_nonfinite: Raise `NonFiniteError` where a true gradient is not finite, before anything is updated.
                 Not where a GradScaler is in use, or somebody else ran the backward: they skip such steps themselves.
+                None decides by the first batch: yes, unless that would cost more than about 1 % of a batch.
             timer: A clock in seconds; with it `predictor_seconds` tells the predictor's share.
         """
         if hasattr(model, "_orig_mod"):

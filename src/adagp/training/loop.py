@@ -135,6 +135,7 @@ class Run:
                     exclude=recipe.exclude,
                     immediate=recipe.immediate,
                     skip_forward=method.skip_forward,
+                    stop_on_nonfinite=True,
                     # Elsewhere each look at the clock would make the device wait.
                     timer=self._clock if self.device.type == "cpu" else None,
                 )

@@ -190,6 +190,7 @@ _GROWN: dict[str, _Check] = {
     "trust": _each(_is_number),
     "dropped": _each(_is_text),
     "called": _list(_is_text),
+    "stop_on_nonfinite": lambda found: found is None or type(found) is bool,
     "order": lambda found: found is None or _list(_is_text)(found),
     "mean_squares": _each(lambda found: _list(_is_number)(found) and 1 <= len(found) <= 2),
     "rows": _each(_list(_is_matrix)),
