@@ -786,6 +786,20 @@ def test_looking_for_nan_is_left_out_where_it_would_be_dear(caplog: pytest.LogCa
             next_is_nan(gp)
 
 
+class Pair(nn.Linear):
+    """Returns more than a tensor."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, int]:  # type: ignore[override]
+        return super().forward(x), 1
+
+
+def test_a_layer_that_returns_no_tensor_trains_where_nobody_looks_at_it() -> None:
+    model = Pair(3, 2)
+    gp = AdaGP(model, torch.optim.SGD(model.parameters(), lr=0.1), schedules.always_backprop(), None)
+    gp.step(lambda: model(torch.ones(2, 3))[0].square().mean())
+    assert gp.counts() == {"backprop": 1}
+
+
 def test_whoever_else_ran_the_backward_deals_with_infinities() -> None:
     model = build()
     gp = AdaGP(model, sgd(model), schedules.always_backprop(), stop_on_nonfinite=True)

@@ -514,7 +514,11 @@ class Batch:
                 "its uses: use immediate=False"
             )
         samples += [0] * (self._micro_batch + 1 - len(samples))
-        if self._attached.stop_on_nonfinite is None and not torch.compiler.is_compiling():
+        if (
+            self._attached.stop_on_nonfinite is None
+            and isinstance(output, Tensor)
+            and not torch.compiler.is_compiling()
+        ):
             self._macs += output.numel() // layer.out * layer.weight.numel()
         if duty.source.needs_forward:  # a layer that runs twice in a micro-batch sees the same samples twice
             samples[-1] = max(samples[-1], layer.samples(output))
