@@ -58,7 +58,7 @@ FAULTS = {
 kinds = list(FAULTS)
 more = [Case("", lambda: None, must_refuse=True), Case("", work, stop_seconds=0.3)]
 every = [*FAULTS.values(), *more]
-target = Target("faults", "", 1, lambda draw, folder: every[int(os.environ["CASE"])], limit_seconds=3)
+target = Target("faults", "", 1, lambda draw, folder: every[int(os.environ["CASE"])], limit_seconds=8)
 
 def cases():
     for index in range(len(every)):
