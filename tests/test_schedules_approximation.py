@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from adagp import Phase, models, schedules
-from adagp.sources import build
 
 
 def grid(schedule: schedules.Schedule, layers: list[str], batches: int) -> list[str]:
@@ -85,8 +84,3 @@ def test_bad_arguments_are_refused_by_name() -> None:
         schedules.approximate(["a"], "zero", every_batch=0)
     with pytest.raises(ValueError, match=r"source: topk needs a backward.*schedules\.approximate"):
         schedules.fixed(1, 1, source="topk")
-
-
-def test_schedules_and_sources_agree_on_who_needs_the_error() -> None:
-    built = build(schedules.SOURCES - {"predicted"}, None, {})
-    assert {name for name, source in built.items() if source.needs_backward} == schedules.NEEDS_BACKWARD

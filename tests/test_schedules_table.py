@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adagp import AdaGP, Phase, schedules
+from adagp.schedules.sources import names
 from tests.nets import batches, build, equal_parameters, loss_of, sgd
 
 FIGURE_3 = """
@@ -48,7 +49,7 @@ NAMES = st.lists(
 
 @given(NAMES, st.integers(1, 5), st.data())
 def test_what_is_written_is_read_back(layers: list[str], count: int, data: st.DataObject) -> None:
-    cells = st.sampled_from(sorted(schedules.SOURCES))
+    cells = st.sampled_from(sorted(names()))
     wanted = {layer: data.draw(st.lists(cells, min_size=count, max_size=count)) for layer in layers}
     schedule = schedules.from_function(
         lambda step: schedules.Plan(Phase.BP, "zero", {layer: row[step % count] for layer, row in wanted.items()})
@@ -118,7 +119,7 @@ def test_a_plan_of_all_sources_trains() -> None:
     ((x, y),) = batches(1)
     losses = [float(gp.step(lambda: loss_of(model, x, y)) or 0) for _ in range(120)]
     assert sum(losses[-6:]) < 0.5 * sum(losses[:6])
-    assert gp.counts().keys() >= schedules.SOURCES
+    assert gp.counts().keys() >= names()
 
 
 @pytest.mark.parametrize("cut", [3, 8])

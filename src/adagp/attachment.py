@@ -18,7 +18,7 @@ from adagp.distributed import Ranks, unwrap
 from adagp.layers import Layer
 from adagp.predictor import Predictor
 from adagp.quality import QualityRecord
-from adagp.schedules import Phase, Plan, Schedule
+from adagp.schedules import Phase, Plan, ResolvedPlan, Schedule, resolve
 from adagp.sources import Source
 
 if TYPE_CHECKING:
@@ -81,10 +81,10 @@ class Attachment:
         if self.predictor is not None:
             self.predictor.attach(self.layers)
         self.sources = known_sources.build(schedule.sources, self.predictor, sources)
-        self.learns = self.predictor is not None or any(source.remembers for source in self.sources.values())
+        self.learns = self.predictor is not None or any(source.spec.remembers for source in self.sources.values())
         """Whether anything learns from true gradients."""
         self.sees_calls = self.predictor is not None or any(
-            source.needs_output or source.needs_error or source.needs_forward for source in self.sources.values()
+            source.spec.uses_activations and not source.spec.needs_graph for source in self.sources.values()
         )
         """Whether anything depends on modules being called, which a weight used functionally is not."""
         self.call_order: dict[str, None] = {}
@@ -169,46 +169,30 @@ class Attachment:
             return Plan(Phase.BP, "backprop", note="fallback")
         return self.schedule(self.step_index)
 
-    def resolve(self, plan: Plan) -> dict[str, str]:
-        """The source of every covered layer under a plan, checked; a layer that is frozen now has none."""
-        unknown = plan.used_sources() - self.sources.keys()
-        if "predicted" in unknown:
-            raise ValueError("the plan asks for 'predicted' but predictor=None: give AdaGP a predictor")
-        if unknown:
-            raise ValueError(
-                f"the plan of step {self.step_index} asks for {sorted(unknown)}, which the schedule did not announce; "
-                f"announced: {sorted(self.sources)} (see schedules.from_function)"
-            )
-        strangers = plan.overrides.keys() - self._reasons.keys()
-        if strangers:
-            raise ValueError(
-                f"the plan of step {self.step_index} names {sorted(strangers)}, which the model has not; its layers "
-                f"are: {', '.join(self._signature)}"
-            )
-        for name, source in plan.overrides.items():
-            allowed = ("skip",) if plan.phase is Phase.GP else ("backprop", "skip")
-            if name not in self._signature and source not in allowed:
-                raise ValueError(
-                    f"the plan of step {self.step_index} ({plan.phase.value}) gives {name!r} {source!r}, but it is not "
-                    f"covered: it can have {' or '.join(allowed)}"
-                )
-        chosen = {layer.name: plan.source(layer.name) for layer in self.layers if layer.weight.requires_grad}
-        if plan.phase is Phase.GP:
-            graphs = [name for name, source in chosen.items() if self.sources[source].needs_backward]
-            if graphs:
-                raise ValueError(f"a GP plan has no backward, but layer {graphs[0]!r} asks for it: use Phase.BP")
-        self._refuse_layers(chosen)
-        return chosen
+    def resolve(self, plan: Plan) -> ResolvedPlan:
+        """The task of every covered layer under a plan, checked; a layer that is frozen now has none."""
+        active = [layer.name for layer in self.layers if layer.weight.requires_grad]
+        resolved = resolve(
+            plan,
+            active,
+            sources={name: source.spec for name, source in self.sources.items()},
+            uncovered=self._reasons.keys() - self._signature.keys(),
+            resting=self._signature.keys() - set(active),
+            has_predictor=self.predictor is not None,
+            step=self.step_index,
+        )
+        self._refuse_layers(resolved)
+        return resolved
 
-    def _refuse_layers(self, chosen: Mapping[str, str]) -> None:
+    def _refuse_layers(self, resolved: ResolvedPlan) -> None:
         """A source may not be able to serve a layer."""
         reasons: dict[str, str] = {}
-        for name, source in chosen.items():
-            reason = self.sources[source].refuse(self.by_name[name])
-            if not reason and self.sources[source].needs_error and name in self.shared:
+        for name, task in resolved.tasks.items():
+            reason = self.sources[task.source.name].refuse(self.by_name[name])
+            if not reason and task.source.needs_grad_output and name in self.shared:
                 reason = (
-                    f"{source} sees one module's share of the gradient, and a parameter of layer {name!r} belongs to "
-                    "another module too: give it another source"
+                    f"{task.source.name} sees one module's share of the gradient, and a parameter of layer {name!r} "
+                    "belongs to another module too: give it another source"
                 )
             if reason:
                 reasons[name] = reason

@@ -23,7 +23,7 @@ from adagp.layers import Layer
 from adagp.predictor import Lesson, Seen
 from adagp.quality import Agreement
 from adagp.rows import Rows
-from adagp.schedules import Phase
+from adagp.schedules import Phase, SourceSpec
 from adagp.sources import Asked, Source
 from adagp.tap import tap
 from adagp.watch import Watch
@@ -69,8 +69,8 @@ class Batch:
         """Whether a prediction or the loss was not finite in GP; nothing was applied, or nothing more if immediate."""
         self.step_index = attached.step_index
         self.plan = attached.next_plan()
-        self.source = attached.resolve(self.plan)
-        self._layers = [layer for layer in attached.layers if layer.name in self.source]
+        self.resolved = attached.resolve(self.plan)
+        self._layers = [layer for layer in attached.layers if layer.name in self.resolved.tasks]
         self._studied = () if attached.predictor is None else attached.predictor.studied()
         self._duties = self._hook_duties()
 
@@ -78,27 +78,21 @@ class Batch:
         """What the hook of each covered layer does, settled before the forward: inside it every step is felt."""
         attached = self._attached
         duties = {}
-        for name, chosen in self.source.items():
-            source = attached.sources[chosen]
-            predictable = attached.predictor is not None and source.needs_graph
-            served = attached.predictor is not None and source.needs_output
-            needs_look = (served and source.looks_at(name)) or (predictable and name in self._studied)
+        for name, task in self.resolved.tasks.items():
+            source, needs = attached.sources[task.source.name], task.source
+            needs_look = (needs.needs_output and source.looks_at(name)) or (
+                task.trains_predictor and name in self._studied
+            )
             # Each other choice of layers would be compiled anew.
-            watched = needs_look or (attached.is_compiled and (served or predictable))
-            wants_tensor = served or predictable or source.needs_error or source.needs_forward
-            duties[name] = _Duty(source, needs_look, watched, wants_tensor)
+            watched = needs_look or (attached.is_compiled and (needs.needs_output or task.trains_predictor))
+            wants_tensor = watched or task.trains_predictor or needs.needs_output or needs.needs_grad_output
+            duties[name] = _Duty(source, needs_look, watched, wants_tensor or needs.needs_forward)
         return duties
 
     @property
     def needs_forward(self) -> bool:
         """Whether the forward pass must run: always, unless `skip_forward` and no source looks at an output."""
-        attached = self._attached
-        chosen = (attached.sources[source] for source in self.source.values())
-        return (
-            not attached.skip_forward
-            or self.plan.phase is not Phase.GP
-            or any(source.needs_output or source.needs_forward for source in chosen)
-        )
+        return not self._attached.skip_forward or self.resolved.needs_forward
 
     def __enter__(self) -> "Batch":
         """Put the plan in force: the graph is cut where no source needs it."""
@@ -135,28 +129,25 @@ class Batch:
 
     def _cut_graph(self) -> None:
         """Parameters without need of a graph do not require grad in this batch; autograd prunes the rest by itself."""
-        attached = self._attached
         for layer in self._layers:
-            if not attached.sources[self.source[layer.name]].needs_graph:
+            if not self._spec(layer).needs_graph:
                 for parameter in layer.parameters():
                     self._without_grad(parameter)
         for module, parameter in self._without_source():
-            if self._rests(module):
+            if not self.resolved.trains(module):
                 self._without_grad(parameter)
+
+    def _spec(self, layer: Layer) -> SourceSpec:
+        """What is known of the source of a layer."""
+        return self.resolved.tasks[layer.name].source
 
     def _without_source(self) -> Iterator[tuple[str, nn.Parameter]]:
         """The trainable parameters no source serves in this batch: uncovered ones, and biases of frozen weights."""
-        frozen = (layer for layer in self._attached.layers if layer.name not in self.source)
+        frozen = (layer for layer in self._attached.layers if layer.name not in self.resolved.tasks)
         biases = ((layer.name, layer.bias) for layer in frozen if layer.bias is not None)
         for module, parameter in chain(self._attached.uncovered, biases):
             if parameter.requires_grad:
                 yield module, parameter
-
-    def _rests(self, module: str) -> bool:
-        """Whether the plan wants no backward for the parameters of this module that no source serves."""
-        name = self.plan.source_of_uncovered(module)
-        source = self._attached.sources.get(name)
-        return name != "backprop" and (source is None or not source.needs_backward)
 
     def _without_grad(self, parameter: nn.Parameter) -> None:
         """Leave a parameter out of the graph until the batch ends; a frozen one is out of it anyway."""
@@ -213,10 +204,7 @@ class Batch:
 
     def _needs_backward(self) -> bool:
         """Whether anything waits for backward: a plan may give every parameter another source, or rest."""
-        attached = self._attached
-        return any(attached.sources[source].needs_backward for source in self.source.values()) or any(
-            not self._rests(module) for module, _ in self._without_source()
-        )
+        return self.resolved.needs_backward or any(self.resolved.trains(module) for module, _ in self._without_source())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -292,7 +280,7 @@ class Batch:
         attached = self._attached
         if attached.ranks.count == 1:
             return
-        asking = [layer for layer in self._layers if attached.sources[self.source[layer.name]].needs_error]
+        asking = [layer for layer in self._layers if self._spec(layer).needs_grad_output]
         parameters = [parameter for layer in asking for parameter in layer.parameters()]
         reached = attached.ranks.totals([parameter.grad is not None for parameter in parameters], attached.device)
         served = [parameter for parameter, ranks in zip(parameters, reached, strict=True) if ranks]
@@ -305,7 +293,7 @@ class Batch:
         attached = self._attached
         truths: dict[str, Rows] = {}
         for layer in self._layers:
-            if self.source[layer.name] != "backprop":
+            if not self._spec(layer).needs_graph:
                 continue
             rows = layer.gradient()
             if rows is None:
@@ -320,7 +308,7 @@ class Batch:
     def _miss(self) -> None:
         """Name the layers whose source waited for the gradient at their output, and got none."""
         attached = self._attached
-        waiting = [layer for layer in self._layers if attached.sources[self.source[layer.name]].needs_error]
+        waiting = [layer for layer in self._layers if self._spec(layer).needs_grad_output]
         for layer in waiting:
             if layer.bias is not None and not layer.bias.requires_grad:
                 layer.bias.grad = None  # a frozen bias: the graph was cut there anyway, so nobody looked
@@ -337,7 +325,7 @@ class Batch:
                     "weight was left alone: does the loss depend on it, and did a backward run?",
                     layer.name,
                     self.step_index,
-                    self.source[layer.name],
+                    self._spec(layer).name,
                 )
         attached.called |= self._samples.keys()
 
@@ -379,16 +367,16 @@ class Batch:
         attached = self._attached
         if self.plan.phase is Phase.GP and attached.immediate and self._samples:
             return []
-        served = [layer for layer in self._layers if self.source[layer.name] != "backprop"]
-        without = [layer for layer in served if not attached.sources[self.source[layer.name]].needs_backward]
-        samples = self._counted([layer.name for layer in without])
+        served = [layer for layer in self._layers if not self._spec(layer).needs_graph]
+        without = [layer for layer in served if not self._spec(layer).needs_backward]
+        samples = self._counted(without)
         for name, source in attached.sources.items():
             self._assign(
                 source,
                 [
                     Asked(layer, seen.get(layer.name), samples.get(layer.name, 0))
                     for layer in without
-                    if self.source[layer.name] == name
+                    if self._spec(layer).name == name
                 ],
             )
         if self.failed:
@@ -399,16 +387,16 @@ class Batch:
             self._count(layer)
         return without
 
-    def _counted(self, names: list[str]) -> dict[str, int]:
+    def _counted(self, layers: Sequence[Layer]) -> dict[str, int]:
         """How many samples went through each layer that wants to know, over all micro-batches and ranks."""
         attached = self._attached
-        asking = [name for name in names if attached.sources[self.source[name]].needs_forward]
+        asking = [layer.name for layer in layers if self._spec(layer).needs_forward]
         totals = attached.ranks.totals([sum(self._samples.get(name, [])) for name in asking], attached.device)
         return dict(zip(asking, totals, strict=True))
 
     def _assign(self, source: Source, asked: Sequence[Asked]) -> None:
         """Put what a source gives into the `.grad` of these layers."""
-        if source.needs_forward:  # where it did not come by, there is nothing to give
+        if source.spec.needs_forward:  # where it did not come by, there is nothing to give
             for one in asked:
                 one.layer.assign(None)
             asked = [one for one in asked if one.samples]
@@ -417,7 +405,7 @@ class Batch:
             for one, rows in zip(asked, source.gradients(asked), strict=True):
                 one.layer.assign(rows)
 
-        if not source.needs_output:
+        if not source.spec.needs_output:
             write()
         elif asked:
             self._attached.timed(write)
@@ -443,7 +431,7 @@ class Batch:
 
     def _count(self, layer: Layer) -> None:
         """Count what the optimizer will find: a source that gave nothing was a skip."""
-        self._attached.counts["skip" if layer.weight.grad is None else self.source[layer.name]] += 1
+        self._attached.counts["skip" if layer.weight.grad is None else self._spec(layer).name] += 1
 
     def _learn(
         self, seen: Mapping[str, Seen], truths: Mapping[str, Rows], squares: Mapping[str, tuple[float, ...]]
@@ -452,7 +440,7 @@ class Batch:
         attached = self._attached
         if not squares:
             return {}
-        remembering = [source for source in attached.sources.values() if source.remembers]
+        remembering = [source for source in attached.sources.values() if source.spec.remembers]
         sound = [name for name, values in squares.items() if inf not in values]
         if len(sound) < len(truths):
             attached.counts["nonfinite"] += len(truths) - len(sound)
@@ -494,7 +482,7 @@ class Batch:
             )
         if self._recording:  # in backward, activation checkpointing runs layers a second time
             self._record(layer, output, duty)
-        if duty.source.needs_error and torch.is_grad_enabled():
+        if duty.source.spec.needs_grad_output and torch.is_grad_enabled():
             if not isinstance(layer_input, Tensor):
                 raise TypeError(
                     f"layer {layer.name!r} was called without a tensor as its input: give it another source"
@@ -520,7 +508,7 @@ class Batch:
             and not torch.compiler.is_compiling()
         ):
             self._macs += output.numel() // layer.out * layer.weight.numel()
-        if duty.source.needs_forward:  # a layer that runs twice in a micro-batch sees the same samples twice
+        if duty.source.spec.needs_forward:  # a layer that runs twice in a micro-batch sees the same samples twice
             samples[-1] = max(samples[-1], layer.samples(output))
         if duty.watched:
             self._watch.glance(layer, output)
@@ -534,9 +522,9 @@ class Batch:
         attached = self._attached
         parts = self._watch.seen.get(layer.name) if self._duties[layer.name].needs_look else None
         seen = Seen(attached.ranks.average([parts[0].output])[0]) if parts else None
-        samples = self._counted([layer.name]).get(layer.name, 0)
+        samples = self._counted([layer]).get(layer.name, 0)
         with _full_precision(attached.device):
-            self._assign(attached.sources[self.source[layer.name]], [Asked(layer, seen, samples)])
+            self._assign(attached.sources[self._spec(layer).name], [Asked(layer, seen, samples)])
         self._count(layer)
         attached.optimizer.step()
         layer.assign(None)

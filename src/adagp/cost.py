@@ -15,11 +15,10 @@ from torch import Tensor, nn
 
 from adagp.coverage import find_layers, uncovered_parameters
 from adagp.layers import kind_of
-from adagp.schedules import NEEDS_BACKWARD, Phase, Plan, always_backprop
+from adagp.schedules import GradientWork, Phase, Plan, ResolvedPlan, always_backprop, resolve
 
 PREDICTOR_FEATURES = 17
 """Of the default predictor: a grid of 4 x 4 and a constant."""
-_SEES_OUTPUTS = frozenset({"predicted", "random"})
 
 
 @dataclass(frozen=True)
@@ -88,19 +87,20 @@ class CostModel:
         A GP batch in which nothing is predicted or random needs no forward, and costs nothing; the engine leaves it out
         with `skip_forward=True`, as `adagp train` does.
         """
-        covered = tuple(plan.source(name) for name in self._layers)
+        resolved = resolve(plan, list(self._layers))
+        covered = (task.source.name for task in resolved.tasks.values())
         key = (plan.phase.value, *covered, *(plan.source_of_uncovered(name) for name, _ in self._uncovered))
         if key not in self._known:
-            nothing = plan.phase is Phase.GP and not _SEES_OUTPUTS.intersection(covered)
-            self._known[key] = {name: LayerCost() for name in self._layers} if nothing else self._trace(plan)
+            nothing = {name: LayerCost() for name in self._layers}
+            self._known[key] = self._trace(resolved) if resolved.needs_forward else nothing
         return self._known[key]
 
-    def _trace(self, plan: Plan) -> dict[str, LayerCost]:
+    def _trace(self, resolved: ResolvedPlan) -> dict[str, LayerCost]:
         for name, layer in self._layers.items():
             for parameter in layer.parameters():
-                parameter.requires_grad_(plan.source(name) in NEEDS_BACKWARD)
+                parameter.requires_grad_(resolved.tasks[name].source.needs_backward)
         for name, parameter in self._uncovered:
-            parameter.requires_grad_(plan.source_of_uncovered(name) == "backprop")
+            parameter.requires_grad_(resolved.trains(name))
         found: dict[str, LayerCost] = {}
 
         def add(name: str, module: nn.Module, layer_input: Tensor, output: Tensor) -> None:
@@ -109,7 +109,7 @@ class CostModel:
             found[name] = LayerCost(
                 before.forward + products,
                 before.input_gradient + products * layer_input.requires_grad,
-                before.weight_gradient + self._weight_gradient(plan, name, module, products, positions),
+                before.weight_gradient + self._weight_gradient(resolved, name, module, products, positions),
             )
 
         hooks = [
@@ -118,7 +118,7 @@ class CostModel:
             if kind_of(module) is not None
         ]
         try:
-            with torch.set_grad_enabled(plan.phase is not Phase.GP):
+            with torch.set_grad_enabled(resolved.plan.phase is not Phase.GP):
                 self._model(torch.empty(self._input_shape, device="meta"))
         except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError) as error:
             raise ValueError(
@@ -129,18 +129,16 @@ class CostModel:
                 hook.remove()
         return found
 
-    def _weight_gradient(self, plan: Plan, name: str, module: nn.Module, products: int, positions: int) -> int:
+    def _weight_gradient(
+        self, resolved: ResolvedPlan, name: str, module: nn.Module, products: int, positions: int
+    ) -> int:
         if name not in self._layers:
             weight = module.weight
             return products if isinstance(weight, Tensor) and weight.requires_grad else 0
-        source = plan.source(name)
-        if source == "backprop":
-            return products
-        if source == "topk":
-            return products * min(self._k, positions) // positions
-        if source == "predicted":
-            return self._features * sum(parameter.numel() for parameter in self._layers[name].parameters())
-        return 0
+        parameters = sum(parameter.numel() for parameter in self._layers[name].parameters())
+        return resolved.tasks[name].source.macs(
+            GradientWork(products, positions, parameters, topk=self._k, features=self._features)
+        )
 
 
 def _products(module: nn.Module, layer_input: Tensor, output: Tensor) -> tuple[int, int]:

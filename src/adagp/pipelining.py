@@ -186,7 +186,7 @@ class Pipeline:
         stage = self._schedule._stage
         losses: list[Tensor] = []
         with self._gp.batch() as batch:
-            others = sorted(set(batch.source.values()) - {"backprop"})
+            others = sorted({task.source.name for task in batch.resolved.tasks.values()} - {"backprop"})
             if others:
                 raise ValueError(
                     f"the plan of step {batch.step_index} gives layers of stage {stage.stage_index} "

@@ -6,7 +6,8 @@ A source speaks for the whole layer, its weight and its bias.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,8 @@ from adagp.kernels import topk_weight_grad
 from adagp.layers import Layer
 from adagp.predictor import Predictor, Seen
 from adagp.rows import MEAN_DECAY, Rows, RunningRows
+from adagp.schedules import SourceSpec
+from adagp.schedules import sources as table
 
 
 class Asked(NamedTuple):
@@ -26,26 +29,12 @@ class Asked(NamedTuple):
 
 
 class Source:
-    """Base of all sources."""
+    """Base of all sources; `register` gives a subclass its `spec`, which says what it needs."""
 
-    needs_graph = False
-    """Whether backward must reach this layer's weight."""
-    needs_output = False
-    """Whether the predictor must see the layer's output."""
-    needs_error = False
-    """Whether the loss's gradient must reach the layer's output; `receive` is then given it in backward."""
-    needs_forward = False
-    """Whether the forward pass must run for another reason than the three above."""
-    remembers = False
-    """Whether it wants to be told true gradients."""
-
-    @property
-    def needs_backward(self) -> bool:
-        """Whether there must be a backward, which then leaves this layer's gradient in `.grad`."""
-        return self.needs_graph or self.needs_error
+    spec: SourceSpec
 
     def looks_at(self, layer: str) -> bool:
-        """Where `needs_output`: whether it wants to see this layer in this batch; asked before the forward."""
+        """Where its spec `needs_output`: whether it wants to see this layer in this batch; asked before the forward."""
         return True
 
     def gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
@@ -65,10 +54,13 @@ class Source:
         return ""
 
     def receive(self, layer: Layer, layer_input: Tensor, error: Tensor) -> None:
-        """Given the layer's input and the gradient at its output where `needs_error`; adds to the layer's `.grad`."""
+        """Given the layer's input and the gradient at its output where its spec `needs_grad_output`.
+
+        Adds to the layer's `.grad`.
+        """
 
     def learn(self, truths: Mapping[str, Rows]) -> None:
-        """Told every true gradient of a batch, by the layer's name."""
+        """Told every true gradient of a batch, by the layer's name, where its spec `remembers`."""
 
     def state_dict(self) -> dict[str, Any]:
         """What the source remembers."""
@@ -78,10 +70,50 @@ class Source:
         """Take over what `state_dict` gave."""
 
 
+_FACTORIES: dict[str, type[Source]] = {}
+SomeSource = TypeVar("SomeSource", bound=type[Source])
+
+
+def register(spec: SourceSpec) -> Callable[[SomeSource], SomeSource]:
+    """Class decorator that makes a source of your own known by name, to plans, tables, grids and the command line.
+
+    The class must be buildable without arguments; `AdaGP(sources=...)` takes one with options.
+
+    Raises:
+        ValueError: When the name or the letter is taken, or autograd is to write the gradient, as for `backprop`.
+    """
+    if spec.needs_graph:
+        raise ValueError(
+            f"source {spec.name!r}: only backprop's gradient is written by autograd: set needs_graph=False"
+        )
+
+    def add(kind: SomeSource) -> SomeSource:
+        table.add(spec)
+        return _supplies(spec.name)(kind)
+
+    return add
+
+
+def unregister(name: str) -> None:
+    """Forget a source added by `register`."""
+    table.remove(name)
+    _FACTORIES.pop(name, None)
+
+
+def _supplies(name: str) -> Callable[[SomeSource], SomeSource]:
+    """Class decorator: the class is the source of that name in the table."""
+
+    def add(kind: SomeSource) -> SomeSource:
+        kind.spec = table.spec(name)
+        _FACTORIES[name] = kind
+        return kind
+
+    return add
+
+
+@_supplies("backprop")
 class Backprop(Source):
     """The true gradient: autograd writes it."""
-
-    needs_graph = True
 
     def gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
         """What backward left in `.grad`."""
@@ -91,7 +123,7 @@ class Backprop(Source):
 class Predicted(Source):
     """Rows from the predictor."""
 
-    needs_output = True
+    spec = table.spec("predicted")
 
     def __init__(self, predictor: Predictor) -> None:
         """The predictor is shared with the engine, which lets it learn."""
@@ -107,6 +139,7 @@ class Predicted(Source):
         return (None if one.seen is None else next(rows) for one in asked)
 
 
+@_supplies("zero")
 class Zero(Source):
     """Zeros: momentum and weight decay go on."""
 
@@ -116,6 +149,7 @@ class Zero(Source):
         return Rows(weight, None if layer.bias is None else torch.zeros(layer.out, 1, device=layer.weight.device))
 
 
+@_supplies("random")
 class Random(Source):
     """Normal numbers, drawn anew every batch (paper 003, section 2.2)."""
 
@@ -124,7 +158,7 @@ class Random(Source):
         if std is not None and not 0 <= std < float("inf"):
             raise ValueError(f"std = {std}: a standard deviation is 0 or more, and finite")
         self._std, self._seed = std, seed
-        self.needs_forward = std is None  # the batch's size is only known from it
+        self.spec = replace(self.spec, needs_forward=std is None)  # it is what tells the batch's size
         self._generator: torch.Generator | None = None
         self._saved: Tensor | None = None
 
@@ -159,14 +193,13 @@ class Random(Source):
         self._generator, self._saved = None, state["generator"]
 
 
+@_supplies("topk")
 class TopK(Source):
     """The k largest output gradients per sample and channel stand for all (paper 003, section 2.3).
 
     The bias gradient is the sum of all of them and stays exact. A loss that contains gradients (`create_graph`) is not
     served: what reaches the weight by the second derivative is left out.
     """
-
-    needs_error = True
 
     def __init__(self, k: int = 1, scale: float = 1.0) -> None:
         """Set how many are kept, and a factor for the result.
@@ -231,6 +264,7 @@ def _positions_as_image(tensor: Tensor) -> Tensor:
     return batched.reshape(batched.shape[0], -1, batched.shape[-1]).transpose(1, 2)[..., None]
 
 
+@_supplies("skip")
 class Skip(Source):
     """None: the optimizer leaves the layer alone."""
 
@@ -241,8 +275,6 @@ class Skip(Source):
 
 class Remembered(Source):
     """A running mean of the true gradients, or the last one."""
-
-    remembers = True
 
     def __init__(self, decay: float) -> None:
         """`decay` is the weight of the past; 0 remembers only the last true gradient."""
@@ -266,15 +298,22 @@ class Remembered(Source):
         self._memory.load_state_dict(state)
 
 
-_FACTORIES: dict[str, Callable[[], Source]] = {
-    "backprop": Backprop,
-    "zero": Zero,
-    "random": Random,
-    "topk": TopK,
-    "skip": Skip,
-    "last": lambda: Remembered(decay=0.0),
-    "mean": lambda: Remembered(decay=MEAN_DECAY),
-}
+@_supplies("last")
+class Last(Remembered):
+    """The last true gradient."""
+
+    def __init__(self) -> None:
+        """Nothing of the past counts."""
+        super().__init__(decay=0.0)
+
+
+@_supplies("mean")
+class Mean(Remembered):
+    """The running mean of the true gradients."""
+
+    def __init__(self) -> None:
+        """About ten batches count."""
+        super().__init__(decay=MEAN_DECAY)
 
 
 def build(names: frozenset[str], predictor: Predictor | None, given: Mapping[str, Source]) -> dict[str, Source]:

@@ -3,14 +3,14 @@
 import pytest
 
 from adagp import schedules
-from adagp.report import STYLES, grid_picture, schedule_grid
+from adagp.report import grid_picture, schedule_grid
+from adagp.schedules.sources import specs
 from adagp.training import RecipeError
 
 
 def test_every_source_has_its_own_letter_and_colour() -> None:
-    assert STYLES.keys() == schedules.SOURCES
-    assert len({style.letter for style in STYLES.values()}) == len(STYLES)
-    assert len({style.colour for style in STYLES.values()}) == len(STYLES)
+    assert len({spec.letter for spec in specs().values()}) == len(specs())
+    assert len({spec.colour for spec in specs().values()}) == len(specs())
 
 
 def test_shares_are_counted_over_layers_and_batches() -> None:

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 
 from adagp.accelerator.shapes import Pass
 from adagp.accelerator.workload import Work
-from adagp.schedules import Phase, Plan
-
-MODELLED = frozenset({"backprop", "predicted", "zero", "skip"})
-"""The sources whose cost on the array is known."""
+from adagp.schedules import Phase, Plan, resolve
+from adagp.schedules.sources import spec, specs
 
 
 @dataclass(frozen=True)
@@ -46,19 +44,20 @@ def batch_duties(works: Sequence[Work], plan: Plan, learning: bool) -> list[Duty
     Raises:
         ValueError: for a source that has no cost here.
     """
-    unknown = plan.used_sources() - MODELLED
+    modelled = sorted(name for name, known in specs().items() if known.on_array)
+    unknown = plan.used_sources() - set(modelled)
     if unknown:
         raise ValueError(
             f"source {', '.join(sorted(unknown))}: has no cost on the array; use a schedule with none but "
-            f"{', '.join(sorted(MODELLED))}"
+            f"{', '.join(modelled)}"
         )
+    tasks = resolve(plan, [work.name for work in works if work.covered], has_predictor=True).tasks
     found = []
     forward_only = plan.phase is Phase.GP
     reached = False  # whether a layer before this one waits for the error
     for work in works:
-        source = plan.source(work.name) if work.covered else plan.source_of_uncovered(work.name)
-        exact = source == "backprop" and not forward_only
-        wanted = exact and Pass.WEIGHT_GRAD in work.passes
+        source = tasks[work.name].source if work.covered else spec(plan.source_of_uncovered(work.name))
+        wanted = source.needs_graph and not forward_only and Pass.WEIGHT_GRAD in work.passes
         error = Pass.INPUT_GRAD in work.passes and (reached or (wanted and work is works[0]))
         if work.kind == "matmul":  # its second operand is an activation as well: it waits for its error, or nobody does
             both = reached and Pass.WEIGHT_GRAD in work.passes
@@ -68,8 +67,8 @@ def batch_duties(works: Sequence[Work], plan: Plan, learning: bool) -> list[Duty
             Duty(
                 input_grad=error,
                 weight_grad=wanted,
-                update=work.learns and (wanted or source in ("predicted", "zero")),
-                predict=work.covered and (source == "predicted" or (wanted and learning)),
+                update=work.learns and (wanted or (source.updates and not source.needs_graph)),
+                predict=work.covered and (source.needs_output or (wanted and learning)),
                 learn=work.covered and wanted and learning,
                 forward_only=forward_only,
             )

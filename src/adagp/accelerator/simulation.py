@@ -13,6 +13,7 @@ from adagp.accelerator.shapes import require_count
 from adagp.accelerator.workload import Work
 from adagp.schedules import Ladder, Phase, Plan, always_backprop, ladder
 from adagp.schedules.plan import Schedule
+from adagp.schedules.sources import spec
 
 EPOCH_STEPS = 60
 """Batches that stand for an epoch: every k + m of the ladder divides them, so that shares of phases are exact."""
@@ -174,7 +175,7 @@ def simulate(
 
 def learns_predictor(schedule: Callable[[int], Plan]) -> bool:
     """Whether there is anything to learn for: a schedule that never predicts has no predictor."""
-    return "predicted" in getattr(schedule, "sources", ("predicted",))
+    return any(spec(name).needs_output for name in getattr(schedule, "sources", ("predicted",)))
 
 
 def _run(

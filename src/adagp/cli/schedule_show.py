@@ -13,8 +13,9 @@ from adagp.cli import options
 from adagp.cli.common import check_folders, command, print_json
 from adagp.cli.runs import schedule_value
 from adagp.cost import CostModel
-from adagp.report import PICTURE_FORMATS, STYLES, ScheduleGrid, grid_picture, schedule_grid
+from adagp.report import PICTURE_FORMATS, ScheduleGrid, grid_picture, schedule_grid
 from adagp.schedules import Schedule
+from adagp.schedules.sources import names, spec
 from adagp.training import RecipeError
 from adagp.training.files import write_bytes
 from adagp.training.planning import outline
@@ -40,7 +41,7 @@ def show_command(
     source: Annotated[
         str | None,
         typer.Option(
-            help=f"What takes the place of backprop: {', '.join(sorted(schedules.SOURCES - {'backprop'}))}. "
+            help=f"What takes the place of backprop: {', '.join(sorted(names() - {'backprop'}))}. "
             "Default: zero, and predicted for the ladder.",
         ),
     ] = None,
@@ -186,12 +187,12 @@ def _print_grid(title: str, grid: ScheduleGrid) -> None:
     for layer, sources in grid.sources.items():
         line = Text(layer.ljust(left))
         for source in sources:
-            style = STYLES[source]
+            style = spec(source)
             line.append("  ").append(style.letter.rjust(width), style=f"#000000 on {style.colour}")
         lines.append(line)
     legend = Text()
     for source, share in grid.shares().items():
-        style = STYLES[source]
+        style = spec(source)
         legend.append(f" {style.letter} ", style=f"#000000 on {style.colour}")
         legend.append(f" {source} {100 * share:.1f} %   ")
     for line in [*lines, Text(), legend]:

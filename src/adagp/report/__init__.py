@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from adagp.lazy import lazily
 from adagp.report.export import to_csv, to_markdown
-from adagp.report.schedule_grid import PICTURE_FORMATS, STYLES, ScheduleGrid, grid_picture, schedule_grid
+from adagp.report.schedule_grid import PICTURE_FORMATS, ScheduleGrid, grid_picture, schedule_grid
 from adagp.report.table import Table
 
 if TYPE_CHECKING:
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PICTURE_FORMATS",
-    "STYLES",
     "ScheduleGrid",
     "Table",
     "comparison_table",

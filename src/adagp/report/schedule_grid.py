@@ -1,35 +1,15 @@
 """A schedule as a grid, rows layers and columns batches: what the terminal shows, and the same as a picture."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from adagp import Plan
 from adagp.report.panels import saved
+from adagp.schedules.sources import spec, specs
 
 PICTURE_FORMATS = ("png", "svg")
 _MOST_SHOWN, _MOST_DRAWN = 10_000, 500
-
-
-@dataclass(frozen=True)
-class CellStyle:
-    """How a source is drawn: the letter serves eyes and terminals without colour."""
-
-    letter: str
-    colour: str
-
-
-# Okabe and Ito's palette, which colour-blind eyes can tell apart; what is exact stays pale.
-STYLES: Mapping[str, CellStyle] = {
-    "backprop": CellStyle("b", "#dddddd"),
-    "predicted": CellStyle("P", "#56B4E9"),
-    "zero": CellStyle("Z", "#E69F00"),
-    "random": CellStyle("R", "#D55E00"),
-    "topk": CellStyle("T", "#009E73"),
-    "last": CellStyle("L", "#CC79A7"),
-    "mean": CellStyle("M", "#F0E442"),
-    "skip": CellStyle("S", "#999999"),
-}
 
 
 @dataclass(frozen=True)
@@ -49,7 +29,7 @@ class ScheduleGrid:
     def shares(self) -> dict[str, float]:
         """The share of each source that occurs, over all layers and batches."""
         counts = Counter(source for row in self.sources.values() for source in row)
-        return {source: counts[source] / counts.total() for source in STYLES if source in counts}
+        return {source: counts[source] / counts.total() for source in specs() if source in counts}
 
 
 def schedule_grid(schedule: Callable[[int], Plan], layers: Sequence[str], steps: Sequence[int]) -> ScheduleGrid:
@@ -89,7 +69,7 @@ def grid_picture(grid: ScheduleGrid, title: str, file_format: str = "png", dpi: 
     panel = figure.subplots()
     for row, sources in enumerate(grid.sources.values()):
         for column, source in enumerate(sources):
-            style = STYLES[source]
+            style = spec(source)
             panel.add_patch(Rectangle((column, row), 1, 1, facecolor=style.colour, edgecolor="white", linewidth=1.5))
             panel.text(column + 0.5, row + 0.5, style.letter, ha="center", va="center", fontsize=8)
     panel.set_xlim(0, columns)
@@ -103,7 +83,7 @@ def grid_picture(grid: ScheduleGrid, title: str, file_format: str = "png", dpi: 
     panel.spines[:].set_visible(False)
     figure.suptitle(title, fontsize=10)
     handles = [
-        Patch(facecolor=STYLES[source].colour, label=f"{STYLES[source].letter}  {source} {100 * share:.0f} %")
+        Patch(facecolor=spec(source).colour, label=f"{spec(source).letter}  {source} {100 * share:.0f} %")
         for source, share in grid.shares().items()
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8, frameon=False)

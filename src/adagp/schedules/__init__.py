@@ -6,17 +6,10 @@ from adagp.lazy import lazily
 from adagp.schedules.adaptive import Adaptive, adaptive
 from adagp.schedules.approximation import APPROXIMATIONS, approximate, approximation
 from adagp.schedules.ladder import Ladder, fixed, ladder
-from adagp.schedules.plan import (
-    NEEDS_BACKWARD,
-    SOURCES,
-    Phase,
-    Plan,
-    Repeating,
-    Schedule,
-    always_backprop,
-    from_function,
-)
+from adagp.schedules.plan import Phase, Plan, Repeating, Schedule, always_backprop, from_function
 from adagp.schedules.prefix import prefix
+from adagp.schedules.resolve import LayerTask, ResolvedPlan, resolve
+from adagp.schedules.sources import GradientWork, SourceSpec
 from adagp.schedules.table import from_table, to_table
 
 if TYPE_CHECKING:
@@ -24,14 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "APPROXIMATIONS",
-    "NEEDS_BACKWARD",
-    "SOURCES",
     "Adaptive",
+    "GradientWork",
     "Ladder",
+    "LayerTask",
     "Phase",
     "Plan",
     "Repeating",
+    "ResolvedPlan",
     "Schedule",
+    "SourceSpec",
     "adaptive",
     "always_backprop",
     "approximate",
@@ -42,6 +37,7 @@ __all__ = [
     "ladder",
     "layer_names",
     "prefix",
+    "resolve",
     "to_table",
 ]
 

@@ -7,7 +7,8 @@ The error still flows through every layer exactly, so all other gradients stay t
 
 from collections.abc import Callable, Mapping, Sequence
 
-from adagp.schedules.plan import BACKPROP, Phase, Plan, Repeating, Schedule, require, require_source
+from adagp.schedules.plan import BACKPROP, Phase, Plan, Repeating, Schedule, require
+from adagp.schedules.sources import spec
 
 
 def approximate(
@@ -25,7 +26,7 @@ def approximate(
         first_layer: The first layer that is chosen, counted from 1.
         every_batch: 4 approximates in every fourth batch.
     """
-    require_source(source)
+    spec(source)  # refuses an unknown one
     require(len(layers) > 0, "layers", "there are none: take them from schedules.layer_names(model)")
     require(every_layer >= 1, "every_layer", "must be at least 1")
     require(every_batch >= 1, "every_batch", "must be at least 1")

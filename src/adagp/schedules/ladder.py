@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from adagp.schedules.plan import NEEDS_BACKWARD, NO_OVERRIDES, WARMUP, Phase, Plan, Schedule, require, require_source
+from adagp.schedules.plan import NO_OVERRIDES, WARMUP, Phase, Plan, Schedule, require
+from adagp.schedules.sources import spec
 
 
 @dataclass(frozen=True)
@@ -22,15 +23,14 @@ class Ladder(Schedule):
         require(self.rung_steps > 0 or len(self.rungs) == 1, "rung_epochs", "must give each rung at least one step")
         for k, m in self.rungs:
             require(k >= 0 and m >= 0 and k + m > 0, "rungs", f"({k}, {m}) must not be negative or both zero")
-        require_source(self.source)
         require(
-            self.source not in NEEDS_BACKWARD,
+            not spec(self.source).needs_backward,
             "source",
             f"{self.source} needs a backward, and a GP batch has none: use schedules.approximate",
         )
 
     @property
-    def sources(self) -> frozenset[str]:  # type: ignore[override]
+    def sources(self) -> frozenset[str]:
         """Backpropagation and the source of the GP batches."""
         return frozenset({"backprop", self.source})
 

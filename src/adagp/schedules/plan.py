@@ -7,13 +7,12 @@ accelerator model and the pipeline simulator, so asking for a plan never changes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 from adagp.quality import Agreement
+from adagp.schedules.sources import names
 
-SOURCES = frozenset({"backprop", "predicted", "last", "mean", "zero", "random", "topk", "skip"})
-NEEDS_BACKWARD = frozenset({"backprop", "topk"})
-"""The sources that need a backward; where no layer has one of them, there is none."""
 NO_OVERRIDES: Mapping[str, str] = {}
 
 
@@ -58,8 +57,10 @@ BACKPROP = Plan(Phase.BP, "backprop", NO_OVERRIDES, "BP")
 class Schedule:
     """Base of all schedules: `step -> Plan`. Subclass it to remember something; any callable serves otherwise."""
 
-    sources: frozenset[str] = SOURCES
-    """The sources this schedule may ask for; the engine keeps the history that `last` and `mean` need only then."""
+    @cached_property
+    def sources(self) -> frozenset[str]:
+        """The sources this schedule may ask for; the engine keeps the history that `last` and `mean` need only then."""
+        return names()
 
     def __call__(self, step: int) -> Plan:
         """The plan of one batch; never changes the schedule."""
@@ -100,12 +101,12 @@ class FunctionSchedule(Schedule):
         return plan
 
 
-def from_function(function: Callable[[int], Plan], sources: Sequence[str] = tuple(sorted(SOURCES))) -> Schedule:
+def from_function(function: Callable[[int], Plan], sources: Sequence[str] | None = None) -> Schedule:
     """Make a schedule of any callable `step -> Plan`.
 
     Naming the `sources` it may ask for saves memory: `last` and `mean` each keep one copy of the weights' gradients.
     """
-    return FunctionSchedule(function, frozenset(sources))
+    return FunctionSchedule(function, names() if sources is None else frozenset(sources))
 
 
 def always_backprop() -> Schedule:
@@ -130,9 +131,3 @@ def require(holds: bool, argument: str, remedy: str) -> None:
     """Refuse an argument by name."""
     if not holds:
         raise ValueError(f"{argument}: {remedy}")
-
-
-def require_source(source: str) -> None:
-    """Refuse a source that does not exist."""
-    if source not in SOURCES:
-        raise ValueError(f"source={source!r} is unknown; known sources: {', '.join(sorted(SOURCES))}")

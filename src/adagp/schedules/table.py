@@ -14,7 +14,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
-from adagp.schedules.plan import SOURCES, Phase, Plan, Repeating, Schedule, require
+from adagp.schedules.plan import Phase, Plan, Repeating, Schedule, require
+from adagp.schedules.sources import names
 
 _Line = tuple[int, list[str]]
 """A line's number in the file and its words."""
@@ -77,8 +78,8 @@ def _row(number: int, words: list[str], batches: int) -> tuple[str, list[str]]:
             f"line {number}: row {pattern!r} has {len(cells)} sources, the header {batches} batches: give one per batch"
         )
     for batch, cell in enumerate(cells, start=1):
-        if cell not in SOURCES:
-            known = ", ".join(sorted(SOURCES))
+        if cell not in names():
+            known = ", ".join(sorted(names()))
             raise ValueError(f"line {number}: row {pattern!r}, batch {batch}: {cell!r} is no source; known: {known}")
     return pattern, cells
 
