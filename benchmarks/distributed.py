@@ -19,6 +19,7 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -101,6 +102,7 @@ class Shared:
         self._batches: Counter[str] = Counter()
         self._broadcasts: Counter[str] = Counter()
         self._messages: Counter[str] = Counter()
+        self._own_bytes: Counter[str] = Counter()
 
     def measure(self, rounds: int) -> dict[str, Any]:
         seconds = timed(self._run, KINDS, rounds)
@@ -116,7 +118,9 @@ class Shared:
             self._optimizer.zero_grad(set_to_none=True)
         else:
             self._phases.now = kind
-            self._gp.step(self._loss)
+            with own_messages() as sent:
+                self._gp.step(self._loss)
+            self._own_bytes[kind] += sum(sent)
         self._messages[kind] += self._backend._get_sequence_number_for_group() - earlier
 
     def _loss(self) -> torch.Tensor:
@@ -124,12 +128,28 @@ class Shared:
 
     def _traffic(self, kind: str) -> dict[str, float]:
         broadcasts = self._broadcasts[kind] / self._batches[kind]
-        if kind == "plain":
-            sent = _bytes(self._model.parameters()) + broadcasts / self._buffer_messages * _bytes(self._model.buffers())
-        else:
-            sent = self._gp.bytes_per_batch()[kind]
+        gradients = 0 if kind == "GP" else _bytes(self._model.parameters())
+        buffers = broadcasts / self._buffer_messages * _bytes(self._model.buffers())
+        sent = gradients + buffers + self._own_bytes[kind] / self._batches[kind]
         messages = self._messages[kind] / self._batches[kind]
         return {"reductions": messages - broadcasts, "broadcasts": broadcasts, "sent_bytes": sent}
+
+
+@contextmanager
+def own_messages() -> Iterator[list[int]]:
+    """The bytes of every all-reduce that `adagp` asks for; those of DistributedDataParallel are its reducer's own."""
+    sent: list[int] = []
+    original = distributed.all_reduce
+
+    def all_reduce(tensor: torch.Tensor, **options: Any) -> Any:
+        sent.append(tensor.nbytes)
+        return original(tensor, **options)
+
+    distributed.all_reduce = all_reduce
+    try:
+        yield sent
+    finally:
+        distributed.all_reduce = original
 
 
 def _bytes(tensors: Iterator[torch.Tensor]) -> int:

@@ -1,6 +1,5 @@
 """Invariant 6 with real processes: all ranks hold identical parameters after any mix of phases."""
 
-import math
 from typing import Any
 
 import pytest
@@ -9,6 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from adagp import AdaGP, NonFiniteError, Phase, Plan, schedules
+from benchmarks.distributed import own_messages
 from tests.nets import batches, build, loss_of, sgd
 from tests.ranks import logged, on_ranks
 
@@ -53,13 +53,12 @@ def one_is_compiled(rank: int, count: int, immediate: bool) -> dict[str, Any]:
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(rank))
     for _ in range(6):
         gp.step(lambda: model(x).square().mean())
-    return {"parameters": [p.detach().numpy() for p in model.parameters()], "bytes": gp.bytes_per_batch()}
+    return {"parameters": [p.detach().numpy() for p in model.parameters()]}
 
 
 @pytest.mark.parametrize("immediate", [False, True])
 def test_a_rank_that_is_compiled_stays_in_step_with_one_that_is_not(immediate: bool) -> None:
     one, two = on_ranks(2, one_is_compiled, immediate)
-    assert one["bytes"] == two["bytes"]
     for a, b in zip(one["parameters"], two["parameters"], strict=True):
         assert (a == b).all()
 
@@ -141,30 +140,24 @@ def test_a_mixed_batch_averages_over_ranks_what_backprop_and_topk_give() -> None
         assert max(differences) < 1e-6
 
 
-def send(rank: int, count: int) -> dict[str, Any]:
-    """What one BP and one GP batch send: as counted, and as the process group was seen sending it."""
+def send(rank: int, count: int) -> dict[str, list[int]]:
+    """The bytes that `adagp` adds to the messages of each batch."""
     model = DistributedDataParallel(build())
     gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), "paper")
     sent: dict[str, list[int]] = {}
     for x, y in batches(9, seed=rank):
         phase = gp.next_plan().phase.value
-        with torch.profiler.profile(record_shapes=True) as profile:
+        with own_messages() as messages:
             gp.step(lambda x=x, y=y: loss_of(model, x, y))
-        messages = [event for event in profile.events() if str(event.name).startswith("gloo:")]
-        sent.setdefault(phase, []).append(
-            sum(4 * math.prod(shape) for event in messages for shape in event.input_shapes)
-            # Whole numbers have 8 bytes: a flag or batch norm's counter, or a flag and one for each of 4 layers.
-            + sum(4 * math.prod(shape) for event in messages for shape in event.input_shapes if shape in ([1], [5]))
-        )
-    return {"sent": sent, "counted": gp.bytes_per_batch()}
+        sent.setdefault(phase, []).append(sum(messages))
+    return sent
 
 
-def test_the_bytes_of_a_batch_are_those_that_were_sent() -> None:
-    for result in on_ranks(2, send):
-        sent, counted = result["sent"], result["counted"]
-        assert counted["GP"] < 0.5 * counted["BP"]
-        assert set(sent["BP"][2:]) == {counted["BP"]}  # in the second the wrapper arranges its buckets anew
-        assert sum(sent["GP"]) / len(sent["GP"]) == pytest.approx(counted["GP"])
+def test_a_batch_adds_pooled_outputs_and_flags_to_the_messages() -> None:
+    outputs, flags = 4 * 16 * (4 + 4 + 8 + 3), 8 * 5  # 16 numbers per output channel; a flag, and one for each layer
+    for sent in on_ranks(2, send):
+        assert set(sent["GP"]) == {outputs + flags}
+        assert set(sent["BP"]) == {outputs + flags + 8}  # whether the loss is finite
 
 
 def draw(rank: int, count: int) -> dict[str, Any]:

@@ -40,12 +40,12 @@ def engine(part: nn.Module, predictor: str | None) -> AdaGP:
     return AdaGP(part, optimizer, schedules.ladder(3, 1, 1, rungs=((2, 1),), source=source), predictor)
 
 
-def run_stage(rank: int, count: int, kind: str, predictor: str | None, updates: str) -> dict[str, Any]:
+def run_stage(rank: int, count: int, kind: str, predictor: str | None) -> dict[str, Any]:
     stage = stage_of(parts(), rank, torch.empty(BATCH // MICRO_BATCHES, 3, 8, 8), torch.device("cpu"))
     part = stage.submod
     gp = engine(part, predictor)
     schedule = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}[kind](stage, MICRO_BATCHES, functional.cross_entropy)
-    pipeline = Pipeline(schedule, gp, updates=updates)
+    pipeline = Pipeline(schedule, gp)
     phases, losses = [], []
     for x, y in data():
         phases.append(gp.next_plan().phase.value)
@@ -60,7 +60,7 @@ def run_stage(rank: int, count: int, kind: str, predictor: str | None, updates: 
     }
 
 
-def run_alone(predictor: str | None, updates: str) -> dict[str, Any]:
+def run_alone(predictor: str | None) -> dict[str, Any]:
     """The same two stages in one process, micro-batch by micro-batch, by the engine's own means."""
     both = parts()
     engines = [engine(part, predictor) for part in both]
@@ -69,35 +69,23 @@ def run_alone(predictor: str | None, updates: str) -> dict[str, Any]:
     for x, y in data():
         pairs = list(zip(x.chunk(MICRO_BATCHES), y.chunk(MICRO_BATCHES), strict=True))
         found = []
-        if engines[0].next_plan().phase is Phase.GP and updates == "micro-batch":
-            for index, (image, label) in enumerate(pairs):
-                final = index + 1 == MICRO_BATCHES
-                hidden = image
-                for part, gp in zip(both, engines, strict=True):
-                    with gp.batch(final=final):
-                        hidden = part(hidden)
-                    gp.optimizer.step()
-                    gp.optimizer.zero_grad()
-                found.append(float(functional.cross_entropy(hidden, label)))
-        else:
-            with engines[0].batch() as first, engines[1].batch() as second:
-                for image, label in pairs:
-                    loss = functional.cross_entropy(whole(image), label)
-                    found.append(float(loss.detach()))
-                    first.backward(loss / MICRO_BATCHES)
-                    second.ran_backward()
-            for gp in engines:
-                gp.optimizer.step()
-                gp.optimizer.zero_grad()
+        with engines[0].batch() as first, engines[1].batch() as second:
+            for image, label in pairs:
+                loss = functional.cross_entropy(whole(image), label)
+                found.append(float(loss.detach()))
+                first.backward(loss / MICRO_BATCHES)
+                second.ran_backward()
+        for gp in engines:
+            gp.optimizer.step()
+            gp.optimizer.zero_grad()
         losses.append(sum(found) / MICRO_BATCHES)
     return {"states": [list(part.state_dict().values()) for part in both], "losses": losses}
 
 
 CASES = [
-    ("gpipe", "trusted", "batch"),
-    ("1f1b", "paper", "batch"),
-    ("gpipe", "paper", "micro-batch"),
-    ("1f1b", None, "batch"),
+    ("gpipe", "trusted"),
+    ("1f1b", "paper"),
+    ("1f1b", None),
 ]
 
 
@@ -109,8 +97,8 @@ def run_cases(rank: int, count: int) -> tuple[list[dict[str, Any]], list[str]]:
 def test_two_stages_give_what_one_process_gives() -> None:
     both, lines = zip(*on_ranks(2, run_cases), strict=True)
     assert lines == ([], [])  # no warning: these ranks have nothing to share, and that is right
-    for index, (_, predictor, updates) in enumerate(CASES):
-        alone, found = run_alone(predictor, updates), [cases[index] for cases in both]
+    for index, (_, predictor) in enumerate(CASES):
+        alone, found = run_alone(predictor), [cases[index] for cases in both]
         for stage, expected in zip(found, alone["states"], strict=True):
             assert stage["counts"]["predicted" if predictor else "mean"] > 0
             assert set(stage["phases"]) == {"WARMUP", "BP", "GP"}
@@ -134,7 +122,6 @@ def refused(rank: int, count: int) -> dict[str, str]:
         "loss": lambda: Pipeline(ScheduleGPipe(stage, 4), gp),
         "module": lambda: Pipeline(schedule, engine(parts()[0], None)),
         "adaptive": lambda: Pipeline(schedule, AdaGP(part, optimizer, schedules.adaptive(3))),
-        "updates": lambda: Pipeline(schedule, gp, updates="epoch"),  # type: ignore[arg-type]
         "mixed": lambda: Pipeline(schedule, mixing).step(torch.randn(16, 3, 8, 8), target=torch.randn(16, 6, 8, 8)),
         "immediate": lambda: Pipeline(schedule, at_once),
         "tensor": lambda: stage_of([nn.LSTM(8, 8)], 0, torch.empty(4, 8), device),
@@ -155,7 +142,6 @@ def test_what_a_pipeline_cannot_run_is_refused_with_the_remedy() -> None:
         "loss": "loss_fn",
         "module": "the stage's own module",
         "adaptive": "schedules.ladder",
-        "updates": "'micro-batch'",
         "mixed": "either all 'backprop' or a GP batch",
         "immediate": "not for pipelines",
         "tensor": "cut the model elsewhere",

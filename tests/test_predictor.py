@@ -176,23 +176,10 @@ def test_layers_take_turns_when_few_are_learned_a_step() -> None:
         PaperPredictor(layers_per_step=0)
 
 
-def test_only_some_batches_are_studied_where_wanted() -> None:
-    generator = torch.Generator().manual_seed(0)
-    found = layers()
-    predictor = PaperPredictor(study_every=3)
-    predictor.attach(found)
-    studied = [bool(predictor.learn(lessons(predictor, found, generator))) for _ in range(90)]
-    assert all(sum(studied[first : first + 3]) == 1 for first in range(0, 90, 3))
-    assert all(any(studied[place::3]) for place in range(3))
-    with pytest.raises(ValueError, match="study_every"):
-        PaperPredictor(study_every=0)
-
-
-@pytest.mark.parametrize("study_every", [1, 2])
-def test_turns_do_not_keep_step_with_a_plan_that_alternates(study_every: int) -> None:
+def test_turns_do_not_keep_step_with_a_plan_that_alternates() -> None:
     model = nn.ModuleList([nn.Linear(4, 3) for _ in range(4)])
     found = find_layers(model, model.parameters())[0]
-    predictor = PaperPredictor(layers_per_step=2, study_every=study_every)
+    predictor = PaperPredictor(layers_per_step=2)
     predictor.attach(found)
     studied = set()
     for step in range(40):

@@ -64,8 +64,6 @@ class Attachment:
         self.is_compiled = False
         """Whether the forward was seen to be compiled: hooks must then do the same in every batch of a phase."""
         self.counts: Counter[str] = Counter()
-        self.batches: Counter[str] = Counter()  # of each phase
-        self.bytes: Counter[str] = Counter()
         self.quality = QualityRecord()
         self.ranks = Ranks(model)
         self._model = unwrap(model)
@@ -238,8 +236,6 @@ class Attachment:
             "sources": {name: source.state_dict() for name, source in self.sources.items()},
             "schedule": self.schedule.state_dict(),
             "predictor_seconds": self.predictor_seconds,
-            "batches": dict(self.batches),
-            "bytes": dict(self.bytes),
         }
         return copy.deepcopy(state)  # a snapshot: training goes on in place
 
@@ -292,7 +288,6 @@ class Attachment:
             source.load_state_dict(state["sources"][name])
         self.schedule.load_state_dict(state["schedule"])
         self.predictor_seconds = state["predictor_seconds"]
-        self.batches, self.bytes = Counter(state["batches"]), Counter(state["bytes"])
 
 
 def _held(optimizer: Optimizer) -> list[nn.Parameter]:

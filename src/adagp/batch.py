@@ -50,18 +50,16 @@ class _Duty(NamedTuple):
 class Batch:
     """One batch under a plan; made by `AdaGP.batch`."""
 
-    def __init__(self, attached: Attachment, scaler: GradScaler | None, final: bool) -> None:
+    def __init__(self, attached: Attachment, scaler: GradScaler | None) -> None:
         """Nothing is in force before the `with` block."""
         self._attached = attached
         self._scaler = scaler
-        self._final = final
         self._watch = Watch(attached)
         self._samples: dict[str, list[int]] = {}  # of each micro-batch
         self._micro_batch = 0
         self._recording = False
         self._backward_done = False
         self._scaled = False
-        self._sends_buffers = False
         self._ran_own_backward = False
         self._macs = 0
         self._restore = ExitStack()
@@ -106,7 +104,6 @@ class Batch:
             )
         self._refuse_leftovers()
         attached.ranks.warn_if_nothing_is_shared()  # at the first batch: a pipeline says before it that this is right
-        self._sends_buffers = attached.ranks.sends_buffers()
         if self.plan.phase is Phase.GP:
             self._restore.enter_context(torch.no_grad())
         else:
@@ -235,16 +232,7 @@ class Batch:
         attached.schedule.observe(self.step_index, agreements)
         if attached.schedule.wants_order and attached.call_order:
             attached.schedule.observe_order(list(attached.call_order))
-        self._count_bytes()
-        attached.step_index = self.step_index + self._final
-
-    def _count_bytes(self) -> None:
-        attached, phase = self._attached, self.plan.phase.value
-        gradients = 0 if self.plan.phase is Phase.GP else self._micro_batch
-        # Buffers go before the first forward if it follows one with a graph, and so before each further one with one.
-        buffers = (self._sends_buffers and self._micro_batch > 0) + max(gradients - 1, 0)
-        attached.batches[phase] += 1
-        attached.bytes[phase] += attached.ranks.take_bytes() + attached.ranks.wrapper_bytes(buffers, gradients)
+        attached.step_index = self.step_index + 1
 
     def _agreed(self) -> dict[str, Seen]:
         """What each layer saw, over all its calls and all ranks; ranks also agree on whether this batch failed."""

@@ -47,12 +47,6 @@ class Ranks:
         self.count = 1 if wrapped is None else distributed.get_world_size(self._group)
         self.mixes_sources = wrapped is None or (wrapped.find_unused_parameters and not wrapped.static_graph)
         """Whether a batch with a backward may leave parameters without a gradient."""
-        self._wrapped = wrapped
-        self._reducer_bytes = self._buffer_bytes = 0
-        if wrapped is not None and self.count > 1:
-            self._reducer_bytes = _bytes([part for part in wrapped.parameters() if part.requires_grad])
-            self._buffer_bytes = _bytes(list(wrapped.buffers()))
-        self._sent_bytes = 0
         joined = distributed.is_available() and distributed.is_initialized()
         self._share_nothing = wrapped is None and joined and distributed.get_world_size() > 1
 
@@ -69,28 +63,12 @@ class Ranks:
                 "not stay identical in GP; wrap the model first and give AdaGP the wrapped one"
             )
 
-    def sends_buffers(self) -> bool:
-        """Whether DistributedDataParallel will send the model's buffers before the next forward."""
-        return self._wrapped is not None and bool(self._wrapped.will_sync_module_buffers())
-
-    def wrapper_bytes(self, buffers: int, gradients: int) -> int:
-        """What DistributedDataParallel sends by itself, having sent its buffers and its gradients so many times.
-
-        A user's own communication hook may send less, and with `find_unused_parameters` a bit map goes along.
-        """
-        return buffers * self._buffer_bytes + gradients * self._reducer_bytes
-
-    def take_bytes(self) -> int:
-        """What went into messages beside those of DistributedDataParallel since this was asked last."""
-        sent, self._sent_bytes = self._sent_bytes, 0
-        return sent
-
     def average(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The mean of each tensor over all ranks, sent as one message."""
         if self.count == 1 or not tensors:
             return list(tensors)
         flat = torch.cat([tensor.flatten() for tensor in tensors])
-        self._reduce(flat)
+        distributed.all_reduce(flat, group=self._group)
         flat /= self.count
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])
         return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
@@ -106,13 +84,5 @@ class Ranks:
         if self.count == 1 or not numbers:
             return list(numbers)
         sums = torch.tensor(list(numbers), dtype=torch.int64, device=device)
-        self._reduce(sums)
+        distributed.all_reduce(sums, group=self._group)
         return [int(number) for number in sums.tolist()]
-
-    def _reduce(self, tensor: Tensor) -> None:
-        distributed.all_reduce(tensor, group=self._group)
-        self._sent_bytes += _bytes([tensor])
-
-
-def _bytes(tensors: Sequence[Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -214,21 +214,19 @@ class AdaGP:
             return "the output of every covered layer is finite"
         return f"layer {found[0]!r} is the first whose output is not finite"
 
-    def batch(self, scaler: GradScaler | None = None, *, final: bool = True) -> Batch:
+    def batch(self, scaler: GradScaler | None = None) -> Batch:
         """Open one batch of the schedule, for loops that need their own hands; use it in a `with` statement.
 
         Several `backward` calls inside accumulate, as micro-batches do. When the block ends every `.grad` is in place.
 
         Args:
             scaler: A GradScaler, used only where there is a true backward.
-            final: False where another part of the same batch follows with an update of its own: the schedule then
-                stays at its step.
         """
         if not self._hooks:
             raise RuntimeError("this AdaGP was removed from its model: build a new one")
         if not self.schedule.wants_order:
             self._remove(self._order_hooks)
-        return Batch(self._attached, scaler, final)
+        return Batch(self._attached, scaler)
 
     def next_plan(self) -> Plan:
         """The plan of the next batch; asking changes nothing."""
@@ -250,14 +248,6 @@ class AdaGP:
         (a layer's true gradient that was not finite, so that nothing learned from it).
         """
         return dict(self._attached.counts)
-
-    def bytes_per_batch(self) -> dict[str, float]:
-        """What this rank sends in a batch of each phase, on average; 0 in one process.
-
-        Counted is what goes into the messages, of DistributedDataParallel and of `adagp`. How often a network then
-        carries each byte depends on the algorithm: a ring over n ranks, 2 (n - 1) / n times.
-        """
-        return {phase: self._attached.bytes[phase] / batches for phase, batches in self._attached.batches.items()}
 
     def remove(self) -> None:
         """Take every hook out of the model; it is then as it was before."""

@@ -8,7 +8,7 @@ activations in GP.
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -96,24 +96,21 @@ class Pipeline:
     """One stage's share of training: call `step` on every rank for every batch.
 
     In a BP batch each layer is updated once, with the gradient over all micro-batches. In a GP batch too, from what it
-    saw in all of them, or, with `updates="micro-batch"`, once after each.
+    saw in all of them.
     """
 
-    def __init__(
-        self, schedule: PipelineScheduleSingle, gp: AdaGP, *, updates: Literal["batch", "micro-batch"] = "batch"
-    ) -> None:
+    def __init__(self, schedule: PipelineScheduleSingle, gp: AdaGP) -> None:
         """Stand beside a schedule and the AdaGP of its stage.
 
         Args:
             schedule: Of one stage a rank, such as `ScheduleGPipe` or `Schedule1F1B`, with a loss function.
             gp: Over the stage's module and an optimizer of its parameters; the same schedule of phases on every rank.
-            updates: How often a GP batch updates a layer: once a `batch` or once a `micro-batch`.
         """
-        self._refuse(schedule, gp, updates)
+        self._refuse(schedule, gp)
         gp._attached.ranks.expect_parts()
         stage = schedule._stage
         assert isinstance(stage, PipelineStage)
-        self._schedule, self._gp, self._updates = schedule, gp, updates
+        self._schedule, self._gp = schedule, gp
         self._count = schedule._n_microbatches
         # A stage of its own: a schedule that switches between training and evaluation meets its neighbours anew.
         twin = PipelineStage(
@@ -127,13 +124,10 @@ class Pipeline:
         )
         self._forward = ForwardSchedule(twin, self._count, self._around)
         self._batch: Batch | None = None
-        self._left = 0
 
     @staticmethod
-    def _refuse(schedule: PipelineScheduleSingle, gp: AdaGP, updates: str) -> None:
+    def _refuse(schedule: PipelineScheduleSingle, gp: AdaGP) -> None:
         stage = schedule._stage
-        if updates not in ("batch", "micro-batch"):
-            raise ValueError(f"updates = {updates!r}: choose 'batch' or 'micro-batch'")
         if schedule._loss_fn is None:
             raise ValueError("the schedule has no loss function: build it with loss_fn=...")
         if gp.model is not stage.submod:
@@ -199,13 +193,14 @@ class Pipeline:
         return torch.stack(losses).mean().detach() if losses else None
 
     def _step_forward(self, inputs: Any, named: dict[str, Any], target: Tensor | None) -> Tensor | None:
-        if self._updates == "batch":
-            with self._gp.batch() as self._batch:
-                output = self._forward.step(*inputs, **named)
-            self._close(self._batch)
-        else:
-            self._left = self._count
+        with self._gp.batch() as self._batch:
             output = self._forward.step(*inputs, **named)
+        if self._batch.failed:
+            raise NonFiniteError(
+                f"a prediction of stage {self._schedule._stage.stage_index} is not finite at step "
+                f"{self._batch.step_index}: lower the learning rate, or resume from the last checkpoint"
+            )
+        self._update()
         if target is None:
             return None
         with torch.no_grad():
@@ -214,24 +209,9 @@ class Pipeline:
 
     def _around(self, forward: Callable[[], Any]) -> None:
         """The forward of one micro-batch in GP."""
-        if self._updates == "batch":
-            assert self._batch is not None
-            forward()
-            self._batch.ran_forward()
-            return
-        self._left -= 1
-        with self._gp.batch(final=self._left == 0) as batch:
-            forward()
-            batch.ran_forward()
-        self._close(batch)
-
-    def _close(self, batch: Batch) -> None:
-        if batch.failed:
-            raise NonFiniteError(
-                f"a prediction of stage {self._schedule._stage.stage_index} is not finite at step {batch.step_index}: "
-                "lower the learning rate, or resume from the last checkpoint"
-            )
-        self._update()
+        assert self._batch is not None
+        forward()
+        self._batch.ran_forward()
 
     def _update(self) -> None:
         self._gp.optimizer.step()

@@ -80,7 +80,6 @@ def test_two_ranks_train_what_one_trains(tmp_path: Path) -> None:
     assert out.count("written to") == 1  # the first rank alone speaks
     one, two = result(tmp_path / "1"), result(tmp_path / "2")
     assert (one["ranks"], two["ranks"]) == (1, 2)
-    assert one["bytes_per_batch"]["BP"] == 0 < two["bytes_per_batch"]["BP"]
     assert two["scores"] == pytest.approx(one["scores"], abs=0.01)
     for a, b in zip(weights(tmp_path / "1"), weights(tmp_path / "2"), strict=True):
         assert torch.allclose(a, b, atol=1e-4)

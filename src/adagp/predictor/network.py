@@ -53,7 +53,6 @@ class PaperPredictor:
         gamma: float = 0.1,
         predict_bias: bool = True,
         layers_per_step: int | None = None,
-        study_every: int = 1,
         samples: int | None = None,
         literal: bool = False,
         seed: int = 0,
@@ -68,7 +67,6 @@ class PaperPredictor:
             gamma: See `milestones`.
             predict_bias: Give biases one extra output; otherwise their gradient is None in GP.
             layers_per_step: See and learn from this many layers a step, in turn, instead of all.
-            study_every: See and learn in one of this many batches with a backward.
             samples: See the mean over at most this many samples of a batch, evenly spread, instead of all; over fewer,
                 down to a quarter, where a sample has more than 256 positions.
             literal: The printed recipe; its first predictions may be many times larger than true gradients.
@@ -76,15 +74,12 @@ class PaperPredictor:
         """
         if layers_per_step is not None and layers_per_step < 1:
             raise ValueError("layers_per_step: must be at least 1, or None for all layers")
-        if study_every < 1:
-            raise ValueError("study_every: must be at least 1, which is every batch with a backward")
         if samples is not None and samples < 1:
             raise ValueError("samples: must be at least 1, or None for the whole batch")
         self._grid, self._channels, self._lr = grid, channels, lr
         self._milestones, self._gamma = list(milestones), gamma
         self._predict_bias, self._layers_per_step = predict_bias, layers_per_step
-        self._study_every, self._samples = study_every, samples
-        self._literal, self._seed = literal, seed
+        self._samples, self._literal, self._seed = samples, literal, seed
         self._turn = 0
         self._mean_squares: dict[str, list[float]] = {}
         self._mapes: dict[str, float] = {}
@@ -108,17 +103,13 @@ class PaperPredictor:
         self._scheduler = torch.optim.lr_scheduler.MultiStepLR(self._optimizer, self._milestones, self._gamma)
 
     def studied(self) -> Collection[str]:
-        """All layers, or the next few of a round that has each of them once; none where this batch is not studied.
+        """All layers, or the next few of a round that has each of them once.
 
-        Every round has an order of its own, and which batch is studied is drawn too: a plan with a rhythm must not hide
-        the same layers again and again.
+        Every round has an order of its own: a plan with a rhythm must not hide the same layers again and again.
         """
-        times, place = divmod(self._turn, self._study_every)
-        if place != random.Random(f"{self._seed} studies {times}").randrange(self._study_every):
-            return set()
         count = len(self._names)
         few = min(self._layers_per_step or count, count)
-        rounds, place = divmod(times, -(-count // few))
+        rounds, place = divmod(self._turn, -(-count // few))
         order = random.Random(f"{self._seed} {rounds}").sample(self._names, count)
         return set(order[place * few : (place + 1) * few])
 

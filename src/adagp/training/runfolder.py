@@ -212,7 +212,6 @@ def summarise(run: Run) -> dict[str, Any]:
         "diverged": run.diverged,
         "counts": last.counts,
         "ranks": run.ranks,
-        "bytes_per_batch": run.gp.bytes_per_batch(),
         "quality": last.quality,
         "reasons": [reason for record in run.records for reason in record.reasons],
     }
