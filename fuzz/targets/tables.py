@@ -5,13 +5,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from adagp import schedules
+from adagp.schedules.sources import names
 from adagp.cli.common import InputError
 from adagp.training.planning import outline
 from fuzz.case import Case, Target
 from fuzz.commands import TINY, adagp, library, odd_file
 from fuzz.mutate import damage, damage_text, junk
 
-_SOURCES = sorted(schedules.SOURCES)
+_SOURCES = sorted(names())
 _LAYERS = tuple(schedules.layer_names(outline("cnn")))
 _PATTERNS = ("*", "features.*", "classifier.?", "[!f]*", "[", "features.[0-9]", "**", "?" * 200)
 

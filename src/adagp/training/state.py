@@ -183,8 +183,6 @@ _GROWN: dict[str, _Check] = {
     "recipe": lambda found: isinstance(found, dict),
     "counts": _each(_is_count),
     "count": _each(_is_count),
-    "batches": _each(_is_count),
-    "bytes": _each(_is_count),
     "lessons": _each(_is_count),
     "mapes": _each(_is_number),
     "trust": _each(_is_number),
