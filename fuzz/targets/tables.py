@@ -5,8 +5,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from adagp import schedules
-from adagp.schedules.sources import names
 from adagp.cli.common import InputError
+from adagp.schedules.sources import names
 from adagp.training.planning import outline
 from fuzz.case import Case, Target
 from fuzz.commands import TINY, adagp, library, odd_file
