@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from adagp.layers import Layer
-from adagp.predictor import Predictor, Seen
-from adagp.quality import Agreement, mean_absolute_percentage_errors
+from adagp.predictor import Features, Predictor
+from adagp.quality import GradientAlignment, mean_absolute_percentage_errors
 
 
 def small_cnn(inplace: bool = True) -> nn.Sequential:
@@ -52,10 +52,10 @@ def equal_parameters(one: nn.Module, two: nn.Module) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
 
 
-def agreement(predicted: Tensor, true: Tensor) -> Agreement:
+def alignment(predicted: Tensor, true: Tensor) -> GradientAlignment:
     """Compare two tensors element by element: the plain definition that faster ways are tested against."""
     predicted, true = predicted.double().flatten(), true.double().flatten()
-    return Agreement(
+    return GradientAlignment(
         dot=float(predicted @ true),
         predicted_square=float(predicted @ predicted),
         true_square=float(true @ true),
@@ -64,6 +64,6 @@ def agreement(predicted: Tensor, true: Tensor) -> Agreement:
     )
 
 
-def look(predictor: Predictor, layer: Layer, output: Tensor) -> Seen:
+def look(predictor: Predictor, layer: Layer, output: Tensor) -> Features:
     """What a predictor sees of one output."""
-    return predictor.see([(layer, predictor.glance(layer, output))])[0]
+    return predictor.pool([(layer, predictor.summarize(layer, output))])[0]

@@ -45,7 +45,7 @@ def test_ranks_stay_identical_through_a_mix_of_phases(predictor: str, immediate:
 
 
 def one_is_compiled(rank: int, count: int, immediate: bool) -> dict[str, Any]:
-    """Compiled forwards look at every layer, whichever are studied or trusted; the messages must stay the same."""
+    """Compiled forwards record every layer, whichever the predictor asks for; the messages must stay the same."""
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(*(nn.Linear(4, 4) for _ in range(6))))
     gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), immediate=immediate)

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from adagp import AdaGP, NonFiniteError, Phase, Plan, schedules
 from adagp.layers import Layer
-from adagp.predictor import PaperPredictor, Seen
+from adagp.predictor import Features, PaperPredictor
 from adagp.rows import Rows
 from tests.nets import batches, build, equal_parameters, look, loss_of, sgd, small_cnn
 
@@ -279,7 +279,7 @@ def test_resume_is_bit_identical_at_any_step(cut: int, kind: str) -> None:
     assert gp.quality() == second.quality()
 
 
-def test_quality_has_the_order_of_the_model_whatever_is_studied_first() -> None:
+def test_quality_has_the_order_of_the_model_whatever_it_learns_from_first() -> None:
     orders = set()
     for seed in range(3):
         model = build()
@@ -382,12 +382,12 @@ def test_the_literal_recipe_does_change_the_weights_untrained() -> None:
     assert not torch.equal(before, model[0].weight)
 
 
-def test_after_one_lesson_predictions_are_still_next_to_nothing() -> None:
+def test_after_one_example_predictions_are_still_next_to_nothing() -> None:
     """The output layer starts at zero, so the first steps of Adam at 1e-4 cannot make a prediction of any size."""
     model = build()
     gp = AdaGP(model, sgd(model), schedules.always_backprop(), "paper")
     run(gp, model, batches(3))
-    assert all(seen.norm_ratio < 0.01 for seen in gp.quality().values())
+    assert all(features.norm_ratio < 0.01 for features in gp.quality().values())
 
 
 # ---- 8: models as they are
@@ -431,8 +431,10 @@ def test_the_second_use_of_a_weight_is_seen_as_well() -> None:
     with gp.batch() as batch:
         batch.backward(model(x).mean())
     parts = [look(predictor, layer, one), look(predictor, layer, two)]
-    assert len(batch._watch.seen["twice"]) == 2
-    assert torch.allclose(Seen.mean(batch._watch.seen["twice"]).output, torch.stack([p.output for p in parts]).mean(0))
+    assert len(batch._recorder.features["twice"]) == 2
+    assert torch.allclose(
+        Features.mean(batch._recorder.features["twice"]).output, torch.stack([p.output for p in parts]).mean(0)
+    )
 
 
 class Tied(nn.Module):
@@ -499,15 +501,15 @@ def test_frozen_parameters_stay_frozen() -> None:
 
 
 def test_in_place_activations_do_not_reach_what_is_seen() -> None:
-    seen = []
+    features = []
     for inplace in (True, False):
         torch.manual_seed(0)
         model = small_cnn(inplace)
         gp = AdaGP(model, sgd(model), schedules.always_backprop(), "paper")
         with gp.batch() as batch:
             batch.backward(loss_of(model, *batches(1)[0]))
-        seen.append(torch.cat([parts[0].output.flatten() for parts in batch._watch.seen.values()]))
-    assert torch.equal(seen[0], seen[1])
+        features.append(torch.cat([parts[0].output.flatten() for parts in batch._recorder.features.values()]))
+    assert torch.equal(features[0], features[1])
 
 
 def test_channels_last_gives_the_same_training() -> None:
@@ -530,7 +532,7 @@ def test_eval_forwards_between_batches_and_copies_of_the_model_are_not_seen() ->
         average(data[0][0])
         loaded(data[0][0])
         batch.backward(loss_of(model, *data[0]))
-    assert all(len(parts) == 1 for parts in batch._watch.seen.values())
+    assert all(len(parts) == 1 for parts in batch._recorder.features.values())
     model.eval()
     model(data[0][0])
 
@@ -626,8 +628,8 @@ def test_immediate_lets_micro_batches_accumulate_in_bp() -> None:
 class Broken(PaperPredictor):
     """Predicts NaN for one layer."""
 
-    def predict(self, asked: Sequence[tuple[Layer, Seen]]) -> Iterator[Rows | None]:
-        for (layer, _), rows in zip(asked, super().predict(asked), strict=True):
+    def predict(self, requests: Sequence[tuple[Layer, Features]]) -> Iterator[Rows | None]:
+        for (layer, _), rows in zip(requests, super().predict(requests), strict=True):
             assert rows is not None
             yield Rows(rows.weight * float("nan"), rows.bias) if layer.name == "7" else rows
 
@@ -906,8 +908,8 @@ def test_a_large_prediction_is_not_taken_for_an_infinite_one(dtype: torch.dtype)
     large = 6e4 if dtype == torch.float16 else 3e19
 
     class Large(PaperPredictor):
-        def predict(self, asked: Sequence[tuple[Layer, Seen]]) -> Iterator[Rows | None]:
-            for layer, _ in asked:
+        def predict(self, requests: Sequence[tuple[Layer, Features]]) -> Iterator[Rows | None]:
+            for layer, _ in requests:
                 yield Rows(torch.full((layer.out, layer.fan_in), self.value), None)
 
         value = large

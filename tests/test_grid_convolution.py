@@ -18,12 +18,12 @@ def test_a_product_is_the_convolution_and_its_gradient(seed: int, channels: int,
     pooled = torch.randn(rows, grid * grid)
     hidden = torch.relu(torchs(pooled.view(rows, 1, grid, grid))).flatten(1)
     expected = torch.cat([hidden, torch.ones(rows, 1)], dim=1)
-    features = ours.features(pooled)
-    assert torch.allclose(features, expected, atol=1e-6)
-    assert not features.requires_grad
-    grad = torch.randn_like(features)
+    hidden = ours.hidden(pooled)
+    assert torch.allclose(hidden, expected, atol=1e-6)
+    assert not hidden.requires_grad
+    grad = torch.randn_like(hidden)
     expected.backward(grad)
-    ours.learn(pooled, features, grad)
+    ours.learn(pooled, hidden, grad)
     for parameter, true in zip(ours.parameters(), torchs.parameters(), strict=True):
         assert parameter.grad is not None
         assert true.grad is not None

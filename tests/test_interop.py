@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from adagp import AdaGP, Phase, Plan, schedules
 from adagp.layers import Layer
-from adagp.predictor import PaperPredictor, Seen
+from adagp.predictor import Features, PaperPredictor
 from adagp.rows import Rows
 from tests.nets import batches, build, equal_parameters, loss_of, sgd
 
@@ -153,7 +153,7 @@ def test_activation_checkpointing_is_seen_once() -> None:
     with gp.batch() as batch:
         hidden = torch.utils.checkpoint.checkpoint(model[:7], x, use_reentrant=False)
         batch.backward(nn.functional.cross_entropy(model[7:](hidden), y))
-    assert all(len(parts) == 1 for parts in batch._watch.seen.values())
+    assert all(len(parts) == 1 for parts in batch._recorder.features.values())
 
 
 def compiled_run(compiled: bool, backend: str) -> tuple[nn.Module, AdaGP]:
@@ -193,7 +193,7 @@ def test_a_compiled_model_takes_batches_of_any_size() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_compiled_model_is_compiled_once_for_each_phase_whatever_is_studied() -> None:
+def test_a_compiled_model_is_compiled_once_for_each_phase_whatever_it_learns_from() -> None:
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(6)))
     gp = AdaGP(model, sgd(model), schedules.fixed(1, 1))
     counter = CompileCounter()
@@ -218,7 +218,7 @@ def test_compiling_a_copy_changes_nothing_for_the_model() -> None:
             torch.compile(copy.deepcopy(model), backend="eager")(x)
             batch.backward(model(x).square().mean())
         gp.optimizer.zero_grad()
-        assert len(batch._watch.seen) == len(batch._studied) < 6
+        assert len(batch._recorder.features) == len(batch._trained_on) < 6
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -280,9 +280,9 @@ class Broken(PaperPredictor):
     def trust(self, layer: str) -> float:
         return 1.0
 
-    def predict(self, asked: Sequence[tuple[Layer, Seen]]) -> Iterator[Rows | None]:
+    def predict(self, requests: Sequence[tuple[Layer, Features]]) -> Iterator[Rows | None]:
         self._times -= 1
-        for rows in super().predict(asked):
+        for rows in super().predict(requests):
             assert rows is not None
             yield Rows(rows.weight * float("nan"), rows.bias) if self._times >= 0 else rows
 

@@ -3,28 +3,28 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adagp.quality import Agreement, QualityRecord, mean_absolute_percentage_errors, overall_cosine
-from tests.nets import agreement
+from adagp.quality import GradientAlignment, QualityRecord, mean_absolute_percentage_errors, overall_cosine
+from tests.nets import alignment
 
 
 @given(st.integers(0, 10_000))
 def test_figures_follow_from_their_definitions(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     p, t = torch.randn(2, 3, 5, generator=generator).double()
-    seen = agreement(p, t)
-    assert seen.cosine == pytest.approx(float(torch.nn.functional.cosine_similarity(p.flatten(), t.flatten(), dim=0)))
-    assert seen.norm_ratio == pytest.approx(float(p.norm() / t.norm()))
-    assert seen.mse == pytest.approx(float((p - t).square().mean()))
+    found = alignment(p, t)
+    assert found.cosine == pytest.approx(float(torch.nn.functional.cosine_similarity(p.flatten(), t.flatten(), dim=0)))
+    assert found.norm_ratio == pytest.approx(float(p.norm() / t.norm()))
+    assert found.mse == pytest.approx(float((p - t).square().mean()))
 
 
 def test_nothing_predicted_and_nothing_true() -> None:
     zero, one = torch.zeros(4), torch.ones(4)
-    assert agreement(zero, one).cosine == 0
-    assert agreement(zero, one).mape == 1
-    assert agreement(one, zero).cosine == 0
-    assert agreement(one, zero).norm_ratio == 0
-    assert agreement(one, zero).mape == 0
-    assert agreement(one, one).mape == 0
+    assert alignment(zero, one).cosine == 0
+    assert alignment(zero, one).mape == 1
+    assert alignment(one, zero).cosine == 0
+    assert alignment(one, zero).norm_ratio == 0
+    assert alignment(one, zero).mape == 0
+    assert alignment(one, one).mape == 0
 
 
 def test_mape_is_equation_1_where_it_is_defined() -> None:
@@ -37,14 +37,14 @@ def test_mape_is_equation_1_where_it_is_defined() -> None:
 
 def test_overall_cosine_is_that_of_all_layers_as_one_vector() -> None:
     p, t = torch.randn(10), torch.randn(10)
-    parts = {"a": agreement(p[:3], t[:3]), "b": agreement(p[3:], t[3:])}
-    assert overall_cosine(parts) == pytest.approx(agreement(p, t).cosine)
+    parts = {"a": alignment(p[:3], t[:3]), "b": alignment(p[3:], t[3:])}
+    assert overall_cosine(parts) == pytest.approx(alignment(p, t).cosine)
 
 
 def test_running_figures_average_evenly_first_and_then_forget() -> None:
     record = QualityRecord(decay=0.5)
     for cosine in (1.0, 0.0, 0.0):
-        record.update({"a": Agreement(cosine, 1.0, 1.0, 1, 0.0)}, {"a": 0.25})
+        record.update({"a": GradientAlignment(cosine, 1.0, 1.0, 1, 0.0)}, {"a": 0.25})
     report = record.report()["a"]
     assert (report.cosine, report.trust, report.batches) == (0.25, 0.25, 3)
     other = QualityRecord()

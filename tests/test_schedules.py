@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adagp import Phase, Plan, schedules
-from adagp.quality import Agreement
+from adagp.quality import GradientAlignment
 
 
 def phases(schedule: schedules.Schedule, start: int, count: int) -> str:
@@ -69,12 +69,15 @@ def test_a_callable_must_return_a_plan() -> None:
         schedules.from_function(lambda step: "BP")(3)
 
 
-def observed(cosine: float) -> dict[str, Agreement]:
-    return {"a": Agreement(cosine, 1.0, 1.0, 1, 0.0), "b": Agreement(-0.1 if cosine > 0 else cosine, 1.0, 1.0, 1, 0.0)}
+def observed(cosine: float) -> dict[str, GradientAlignment]:
+    return {
+        "a": GradientAlignment(cosine, 1.0, 1.0, 1, 0.0),
+        "b": GradientAlignment(-0.1 if cosine > 0 else cosine, 1.0, 1.0, 1, 0.0),
+    }
 
 
 def drive(schedule: schedules.Adaptive, start: int, cosine: float, batches: int) -> str:
-    """Run batches with a given quality of predictions, as the engine does: only batches with a truth say anything."""
+    """Run batches with a given quality of predictions, as the engine does: only true gradients say anything."""
     text = ""
     for step in range(start, start + batches):
         plan = schedule(step)
@@ -106,8 +109,8 @@ def test_adaptive_doubts_what_it_cannot_tell_from_noise() -> None:
     assert schedule(14).note == "4:1"
     noise = itertools.cycle([0.9, -0.7])
     for step in range(14, 100):
-        truth = {"a": Agreement(next(noise), 1.0, 1.0, 1, 0.0)}
-        schedule.observe(step, {} if schedule(step).phase is Phase.GP else truth)
+        true_grad = {"a": GradientAlignment(next(noise), 1.0, 1.0, 1, 0.0)}
+        schedule.observe(step, {} if schedule(step).phase is Phase.GP else true_grad)
     assert any("4:1 -> 3:1, predictions cannot be told from noise" in line for line in schedule.explain())
 
 

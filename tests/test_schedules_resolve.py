@@ -13,7 +13,7 @@ from adagp import AdaGP, Phase, Plan, schedules, sources
 from adagp.accelerator import LayerShape, Pass, Work, batch_duties
 from adagp.cost import CostModel
 from adagp.layers import Layer
-from adagp.predictor import Seen
+from adagp.predictor import Features
 from adagp.report import grid_picture, schedule_grid
 from adagp.rows import Rows
 from adagp.schedules import SourceSpec, resolve
@@ -90,8 +90,8 @@ def sign() -> Iterator[None]:
     class Sign(Last):
         """The signs of the last true gradient."""
 
-        def gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
-            rows = super().gradient(layer, seen, samples)
+        def gradient(self, layer: Layer, features: Features | None, samples: int) -> Rows | None:
+            rows = super().gradient(layer, features, samples)
             return None if rows is None else Rows(rows.weight.sign(), None if rows.bias is None else rows.bias.sign())
 
     yield

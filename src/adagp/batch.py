@@ -1,8 +1,8 @@
 """One batch under a plan, as data flows.
 
-`__enter__` (plan in force, graph cut) -> the user's forward (hooks call `see`) -> `backward` (true gradients) ->
-`__exit__`: `_supply` (every other source writes its layer's `.grad`), `_learn` (predictor, memories, quality,
-schedule) -> the user's optimizer.
+`__enter__` (plan in force, graph cut) -> the user's forward (hooks call
+`on_layer_output`) -> `backward` (true gradients) -> `__exit__`: `_supply` (every other source writes its layer's
+`.grad`), `_learn` (predictor, sources that remember, quality, schedule) -> the user's optimizer.
 """
 
 import logging
@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
 from adagp.attachment import Attachment
+from adagp.grad_output import deliver_grad_output
 from adagp.layers import Layer
-from adagp.predictor import Lesson, Seen
-from adagp.quality import Agreement
+from adagp.predictor import Features, TrainingExample
+from adagp.quality import GradientAlignment
+from adagp.recorder import ActivationRecorder
 from adagp.rows import Rows
 from adagp.schedules import Phase, SourceSpec
-from adagp.sources import Asked, Source
-from adagp.tap import tap
-from adagp.watch import Watch
+from adagp.sources import GradientRequest, Source
 
 logger = logging.getLogger("adagp")
 
@@ -35,16 +35,16 @@ class NonFiniteError(RuntimeError):
     """The loss became NaN or infinite in a batch with true gradients; the message names the first layer concerned."""
 
 
-class _Duty(NamedTuple):
+class _HookTask(NamedTuple):
     """What the hook of one layer does in one batch."""
 
     source: Source
-    needs_look: bool
-    """Whether something will be made of what the predictor sees of it; the same on all ranks."""
-    watched: bool
-    """Whether the hook glances at its output; a compiled forward does so where it need not, to be compiled once."""
-    wants_tensor: bool
-    """Whether an output that is no tensor must be refused."""
+    uses_features: bool
+    """Whether the layer's features are used in this batch; the same on all ranks."""
+    records: bool
+    """Whether the hook records its output; a compiled forward records all, so that it is compiled once."""
+    requires_tensor: bool
+    """Whether the layer must return a tensor."""
 
 
 class Batch:
@@ -54,7 +54,7 @@ class Batch:
         """Nothing is in force before the `with` block."""
         self._attached = attached
         self._scaler = scaler
-        self._watch = Watch(attached)
+        self._recorder = ActivationRecorder(attached)
         self._samples: dict[str, list[int]] = {}  # of each micro-batch
         self._micro_batch = 0
         self._recording = False
@@ -69,27 +69,27 @@ class Batch:
         self.plan = attached.next_plan()
         self.resolved = attached.resolve(self.plan)
         self._layers = [layer for layer in attached.layers if layer.name in self.resolved.tasks]
-        self._studied = () if attached.predictor is None else attached.predictor.studied()
-        self._duties = self._hook_duties()
+        self._trained_on = () if attached.predictor is None else attached.predictor.layers_to_train_on()
+        self._hook_tasks = self._plan_hooks()
 
-    def _hook_duties(self) -> dict[str, "_Duty"]:
-        """What the hook of each covered layer does, settled before the forward: inside it every step is felt."""
+    def _plan_hooks(self) -> dict[str, "_HookTask"]:
+        """The task of each covered layer's hook, prepared before the forward, inside which every step is slow."""
         attached = self._attached
-        duties = {}
+        tasks = {}
         for name, task in self.resolved.tasks.items():
             source, needs = attached.sources[task.source.name], task.source
-            needs_look = (needs.needs_output and source.looks_at(name)) or (
-                task.trains_predictor and name in self._studied
+            uses_features = (needs.needs_output and source.wants_output(name)) or (
+                task.trains_predictor and name in self._trained_on
             )
-            # Each other choice of layers would be compiled anew.
-            watched = needs_look or (attached.is_compiled and (needs.needs_output or task.trains_predictor))
-            wants_tensor = watched or task.trains_predictor or needs.needs_output or needs.needs_grad_output
-            duties[name] = _Duty(source, needs_look, watched, wants_tensor or needs.needs_forward)
-        return duties
+            # Another choice of layers would be compiled again.
+            records = uses_features or (attached.is_compiled and (needs.needs_output or task.trains_predictor))
+            requires_tensor = records or task.trains_predictor or needs.needs_output or needs.needs_grad_output
+            tasks[name] = _HookTask(source, uses_features, records, requires_tensor or needs.needs_forward)
+        return tasks
 
     @property
     def needs_forward(self) -> bool:
-        """Whether the forward pass must run: always, unless `skip_forward` and no source looks at an output."""
+        """Whether the forward pass must run: always, unless `skip_forward` and no source uses activations."""
         return not self._attached.skip_forward or self.resolved.needs_forward
 
     def __enter__(self) -> "Batch":
@@ -181,7 +181,7 @@ class Batch:
 
     def ran_forward(self) -> None:
         """Say that the forward of a micro-batch is over, where its loss is not at hand, as in a pipeline's stage."""
-        self._watch.end_forward()
+        self._recorder.end_forward()
         self._micro_batch += 1
 
     def ran_backward(self) -> None:
@@ -215,40 +215,40 @@ class Batch:
         if self.plan.phase is not Phase.GP and not self._backward_done:
             raise RuntimeError(f"a {self.plan.phase.value} batch ended without batch.backward(loss)")
         with torch.no_grad(), _full_precision(attached.device):
-            self._average_received()  # before the scaler looks for infinities, so that all ranks see the same
-            seen = self._agreed()
+            self._average_received()  # before the scaler looks for infinities, so that all ranks find the same
+            features = self._shared_features()
             self._miss()
-            supplied = self._supply(seen)
+            supplied = self._supply(features)
             self._unscale(supplied)
-            truths = self._truths()
-            squares = _squares(truths) if truths and attached.learns else {}
+            true_grads = self._true_grads()
+            squares = _squares(true_grads) if true_grads and attached.learns else {}
             self._stop_if_not_finite(squares, supplied)
-            agreements = attached.timed(lambda: self._learn(seen, truths, squares))
+            alignments = attached.timed(lambda: self._learn(features, true_grads, squares))
         if self.failed:
             attached.counts["fallback"] += 1
             attached.force_backprop = True
         else:
             attached.force_backprop = False
-        attached.schedule.observe(self.step_index, agreements)
+        attached.schedule.observe(self.step_index, alignments)
         if attached.schedule.wants_order and attached.call_order:
             attached.schedule.observe_order(list(attached.call_order))
         attached.step_index = self.step_index + 1
 
-    def _agreed(self) -> dict[str, Seen]:
-        """What each layer saw, over all its calls and all ranks; ranks also agree on whether this batch failed."""
+    def _shared_features(self) -> dict[str, Features]:
+        """The features of each layer over all its calls and ranks; ranks also agree on whether this batch failed."""
         attached = self._attached
-        self._watch.end_forward()  # a loop without `backward` in GP has not said that its forward is over
+        self._recorder.end_forward()  # a loop without `backward` in GP has not said that its forward is over
         self._agree_on_events()
-        # One rank may be compiled and look at more layers than another.
-        seen = self._watch.seen
-        names = [name for name in seen if self._duties[name].needs_look]
-        outputs = attached.ranks.average([Seen.mean(seen[name]).output for name in names])
-        return {name: Seen(output) for name, output in zip(names, outputs, strict=True)}
+        # A rank that is compiled records more layers than another.
+        features = self._recorder.features
+        names = [name for name in features if self._hook_tasks[name].uses_features]
+        outputs = attached.ranks.average([Features.mean(features[name]).output for name in names])
+        return {name: Features(output) for name, output in zip(names, outputs, strict=True)}
 
     def _agree_on_events(self) -> None:
         """In one message: whether the batch failed anywhere, and that no layer ran on some ranks only.
 
-        Such a layer would be seen, learned and dropped there alone.
+        Such a layer would be recorded, learned from and dropped on those ranks alone.
         """
         attached = self._attached
         if attached.ranks.count == 1:
@@ -264,7 +264,7 @@ class Batch:
                 )
 
     def _average_received(self) -> None:
-        """What sources made of a layer's error, over all ranks: the reducer saw nothing of it."""
+        """Average over all ranks what sources made of a layer's `grad_output`: the reducer knows nothing of it."""
         attached = self._attached
         if attached.ranks.count == 1:
             return
@@ -276,10 +276,10 @@ class Batch:
         for parameter, grad, mean in zip(served, grads, attached.ranks.average(grads), strict=True):
             parameter.grad = grad.copy_(mean)
 
-    def _truths(self) -> dict[str, Rows]:
+    def _true_grads(self) -> dict[str, Rows]:
         """The true rows of every layer that backpropagation served."""
         attached = self._attached
-        truths: dict[str, Rows] = {}
+        true_grads: dict[str, Rows] = {}
         for layer in self._layers:
             if not self._spec(layer).needs_graph:
                 continue
@@ -289,9 +289,9 @@ class Batch:
             if attached.sees_calls and layer.name not in self._samples:
                 attached.drop(layer, "its weight is used without calling the module, so its output is never seen")
                 continue
-            truths[layer.name] = rows
+            true_grads[layer.name] = rows
             attached.counts["backprop"] += 1
-        return truths
+        return true_grads
 
     def _miss(self) -> None:
         """Name the layers whose source waited for the gradient at their output, and got none."""
@@ -350,7 +350,7 @@ class Batch:
                 "clip gradients, or resume from the last checkpoint (stop_on_nonfinite=False applies it)"
             )
 
-    def _supply(self, seen: Mapping[str, Seen]) -> list[Layer]:
+    def _supply(self, features: Mapping[str, Features]) -> list[Layer]:
         """Every source without a backward writes its layers' gradients; those layers are returned."""
         attached = self._attached
         if self.plan.phase is Phase.GP and attached.immediate and self._samples:
@@ -362,7 +362,7 @@ class Batch:
             self._assign(
                 source,
                 [
-                    Asked(layer, seen.get(layer.name), samples.get(layer.name, 0))
+                    GradientRequest(layer, features.get(layer.name), samples.get(layer.name, 0))
                     for layer in without
                     if self._spec(layer).name == name
                 ],
@@ -382,22 +382,22 @@ class Batch:
         totals = attached.ranks.totals([sum(self._samples.get(name, [])) for name in asking], attached.device)
         return dict(zip(asking, totals, strict=True))
 
-    def _assign(self, source: Source, asked: Sequence[Asked]) -> None:
+    def _assign(self, source: Source, requests: Sequence[GradientRequest]) -> None:
         """Put what a source gives into the `.grad` of these layers."""
         if source.spec.needs_forward:  # where it did not come by, there is nothing to give
-            for one in asked:
+            for one in requests:
                 one.layer.assign(None)
-            asked = [one for one in asked if one.samples]
+            requests = [one for one in requests if one.samples]
 
         def write() -> None:
-            for one, rows in zip(asked, source.gradients(asked), strict=True):
+            for one, rows in zip(requests, source.gradients(requests), strict=True):
                 one.layer.assign(rows)
 
         if not source.spec.needs_output:
             write()
-        elif asked:
+        elif requests:
             self._attached.timed(write)
-            self._check_predictions([one.layer for one in asked])
+            self._check_predictions([one.layer for one in requests])
 
     def _check_predictions(self, layers: Sequence[Layer]) -> None:
         """A batch with a prediction that is not finite has failed, and nothing of it is applied."""
@@ -422,27 +422,30 @@ class Batch:
         self._attached.counts["skip" if layer.weight.grad is None else self._spec(layer).name] += 1
 
     def _learn(
-        self, seen: Mapping[str, Seen], truths: Mapping[str, Rows], squares: Mapping[str, tuple[float, ...]]
-    ) -> dict[str, Agreement]:
+        self, features: Mapping[str, Features], true_grads: Mapping[str, Rows], squares: Mapping[str, tuple[float, ...]]
+    ) -> dict[str, GradientAlignment]:
         """The predictor and the sources that remember learn from what was true; quality is recorded."""
         attached = self._attached
         if not squares:
             return {}
-        remembering = [source for source in attached.sources.values() if source.spec.remembers]
-        sound = [name for name, values in squares.items() if inf not in values]
-        if len(sound) < len(truths):
-            attached.counts["nonfinite"] += len(truths) - len(sound)
-        for source in remembering:
-            source.learn({name: truths[name] for name in sound})
+        stateful = [source for source in attached.sources.values() if source.spec.remembers]
+        finite = [name for name, values in squares.items() if inf not in values]
+        if len(finite) < len(true_grads):
+            attached.counts["nonfinite"] += len(true_grads) - len(finite)
+        for source in stateful:
+            source.learn({name: true_grads[name] for name in finite})
         if attached.predictor is None:
             return {}
-        lessons = [Lesson(attached.by_name[name], seen.get(name), truths[name], squares[name]) for name in sound]
-        if not lessons:
+        examples = [
+            TrainingExample(attached.by_name[name], features.get(name), true_grads[name], squares[name])
+            for name in finite
+        ]
+        if not examples:
             return {}
         with torch.enable_grad():
-            agreements = attached.predictor.learn(lessons)
-        attached.quality.update(agreements, {name: attached.predictor.trust(name) for name in agreements})
-        return agreements
+            alignments = attached.predictor.learn(examples)
+        attached.quality.update(alignments, {name: attached.predictor.trust(name) for name in alignments})
+        return alignments
 
     def step(self) -> None:
         """Step the optimizer as this batch needs it: through the GradScaler only where gradients were scaled."""
@@ -452,12 +455,12 @@ class Batch:
         else:
             self._attached.optimizer.step()
 
-    def see(self, layer: Layer, layer_input: Any, output: Any) -> Tensor | None:
+    def on_layer_output(self, layer: Layer, layer_input: Any, output: Any) -> Tensor | None:
         """Called by the forward hook of every covered layer; what is returned takes the place of the output."""
-        duty = self._duties.get(layer.name)
-        if duty is None:
+        task = self._hook_tasks.get(layer.name)
+        if task is None:
             return None
-        if duty.wants_tensor:
+        if task.requires_tensor:
             _refuse_output(layer, output)
         if self.plan.phase is Phase.GP and torch.is_grad_enabled():
             self._attached.warn_once(
@@ -469,17 +472,17 @@ class Batch:
                 layer.name,
             )
         if self._recording:  # in backward, activation checkpointing runs layers a second time
-            self._record(layer, output, duty)
-        if duty.source.spec.needs_grad_output and torch.is_grad_enabled():
+            self._record(layer, output, task)
+        if task.source.spec.needs_grad_output and torch.is_grad_enabled():
             if not isinstance(layer_input, Tensor):
                 raise TypeError(
                     f"layer {layer.name!r} was called without a tensor as its input: give it another source"
                 )
-            tapped: Tensor = tap(output, layer_input, partial(duty.source.receive, layer))
-            return tapped
+            passed: Tensor = deliver_grad_output(output, layer_input, partial(task.source.receive, layer))
+            return passed
         return None
 
-    def _record(self, layer: Layer, output: Any, duty: "_Duty") -> None:
+    def _record(self, layer: Layer, output: Any, task: "_HookTask") -> None:
         """Take in what a layer's forward shows."""
         now = self._attached.immediate and self.plan.phase is Phase.GP
         samples = self._samples.setdefault(layer.name, [])
@@ -496,10 +499,10 @@ class Batch:
             and not torch.compiler.is_compiling()
         ):
             self._macs += output.numel() // layer.out * layer.weight.numel()
-        if duty.source.spec.needs_forward:  # a layer that runs twice in a micro-batch sees the same samples twice
+        if task.source.spec.needs_forward:  # a layer that runs twice in a micro-batch sees the same samples twice
             samples[-1] = max(samples[-1], layer.samples(output))
-        if duty.watched:
-            self._watch.glance(layer, output)
+        if task.records:
+            self._recorder.record(layer, output)
         if now:
             self._update_now(layer)
 
@@ -508,11 +511,11 @@ class Batch:
         if self.failed:
             return
         attached = self._attached
-        parts = self._watch.seen.get(layer.name) if self._duties[layer.name].needs_look else None
-        seen = Seen(attached.ranks.average([parts[0].output])[0]) if parts else None
+        parts = self._recorder.features.get(layer.name) if self._hook_tasks[layer.name].uses_features else None
+        features = Features(attached.ranks.average([parts[0].output])[0]) if parts else None
         samples = self._counted([layer]).get(layer.name, 0)
         with _full_precision(attached.device):
-            self._assign(attached.sources[self._spec(layer).name], [Asked(layer, seen, samples)])
+            self._assign(attached.sources[self._spec(layer).name], [GradientRequest(layer, features, samples)])
         self._count(layer)
         attached.optimizer.step()
         layer.assign(None)
@@ -565,8 +568,8 @@ def _norms(grads: Sequence[Tensor]) -> list[float]:
     return norms
 
 
-def _squares(truths: Mapping[str, Rows]) -> dict[str, tuple[float, ...]]:
+def _squares(true_grads: Mapping[str, Rows]) -> dict[str, tuple[float, ...]]:
     """Sum of squares of every block, fetched from the device at once; NaN and overflow come out as infinity."""
-    norms = torch.stack(torch._foreach_norm([block for rows in truths.values() for block in rows.blocks()]))
+    norms = torch.stack(torch._foreach_norm([block for rows in true_grads.values() for block in rows.blocks()]))
     values = iter(norms.square().nan_to_num(nan=torch.inf, posinf=torch.inf).tolist())
-    return {name: tuple(next(values) for _ in rows.blocks()) for name, rows in truths.items()}
+    return {name: tuple(next(values) for _ in rows.blocks()) for name, rows in true_grads.items()}

@@ -85,7 +85,7 @@ class AdaGP:
             stop_on_nonfinite=stop_on_nonfinite,
             timer=timer,
         )
-        # Before any other hook, so that what is seen is what the layer itself computed.
+        # Before any other hook, so that what is recorded is what the layer itself computed.
         self._hooks = [
             layer.module.register_forward_hook(Hook(self._attached, layer), prepend=True, with_kwargs=True)
             for layer in self._attached.layers

@@ -31,7 +31,9 @@ class Hook(_Hook):
         if self._attached.open_batch is not None and module is self._layer.module:
             if torch.compiler.is_compiling():
                 self._attached.is_compiled = True
-            return self._attached.open_batch.see(self._layer, inputs[0] if inputs else named.get("input"), output)
+            return self._attached.open_batch.on_layer_output(
+                self._layer, inputs[0] if inputs else named.get("input"), output
+            )
         return None
 
 

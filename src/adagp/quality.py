@@ -18,8 +18,8 @@ MAPE_FLOOR = 1e-3
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """One layer, one batch: inner products of prediction and truth, from which every figure follows."""
+class GradientAlignment:
+    """Inner products of one layer's prediction and true gradient in one batch, from which every figure follows."""
 
     dot: float
     predicted_square: float
@@ -35,7 +35,7 @@ class Agreement:
 
     @property
     def norm_ratio(self) -> float:
-        """Length of the prediction over that of the truth; 0 where the truth is zero."""
+        """Norm of the prediction over that of the true gradient; 0 where that is zero."""
         return sqrt(max(self.predicted_square, 0.0) / self.true_square) if self.true_square > 0 else 0.0
 
     @property
@@ -65,12 +65,12 @@ def mean_absolute_percentage_errors(predicted: Sequence["Tensor"], true: Sequenc
     return (sums(ratio) / sums(keep.to(ratio.dtype)).clamp(min=1)).tolist()
 
 
-def overall_cosine(agreements: Mapping[str, Agreement]) -> float:
+def overall_cosine(alignments: Mapping[str, GradientAlignment]) -> float:
     """Cosine of the whole model's prediction with the whole true gradient, all layers as one vector."""
-    return Agreement(
-        dot=sum(a.dot for a in agreements.values()),
-        predicted_square=sum(a.predicted_square for a in agreements.values()),
-        true_square=sum(a.true_square for a in agreements.values()),
+    return GradientAlignment(
+        dot=sum(a.dot for a in alignments.values()),
+        predicted_square=sum(a.predicted_square for a in alignments.values()),
+        true_square=sum(a.true_square for a in alignments.values()),
         count=1,
         mape=0.0,
     ).cosine
@@ -96,16 +96,16 @@ class QualityRecord:
         self._decay = decay
         self._layers: dict[str, LayerQuality] = {}
 
-    def update(self, agreements: Mapping[str, Agreement], trust: Mapping[str, float]) -> None:
+    def update(self, alignments: Mapping[str, GradientAlignment], trust: Mapping[str, float]) -> None:
         """Take in one batch."""
-        for name, seen in agreements.items():
+        for name, alignment in alignments.items():
             old = self._layers.get(name, LayerQuality(0.0, 0.0, 0.0, 0.0, 1.0, 0))
             weight = max(1 - self._decay, 1 / (old.batches + 1))
             self._layers[name] = LayerQuality(
-                cosine=old.cosine + weight * (seen.cosine - old.cosine),
-                norm_ratio=old.norm_ratio + weight * (seen.norm_ratio - old.norm_ratio),
-                mse=old.mse + weight * (seen.mse - old.mse),
-                mape=old.mape + weight * (seen.mape - old.mape),
+                cosine=old.cosine + weight * (alignment.cosine - old.cosine),
+                norm_ratio=old.norm_ratio + weight * (alignment.norm_ratio - old.norm_ratio),
+                mse=old.mse + weight * (alignment.mse - old.mse),
+                mape=old.mape + weight * (alignment.mape - old.mape),
                 trust=trust.get(name, 1.0),
                 batches=old.batches + 1,
             )

@@ -14,17 +14,17 @@ from torch import Tensor, nn
 
 from adagp.kernels import topk_weight_grad
 from adagp.layers import Layer
-from adagp.predictor import Predictor, Seen
+from adagp.predictor import Features, Predictor
 from adagp.rows import MEAN_DECAY, Rows, RunningRows
 from adagp.schedules import SourceSpec
 from adagp.schedules import sources as table
 
 
-class Asked(NamedTuple):
-    """A layer that waits for its gradient: what it saw, None where nothing was, in a batch of so many samples."""
+class GradientRequest(NamedTuple):
+    """A layer to supply a gradient for, its features (None if there are none), and the batch's number of samples."""
 
     layer: Layer
-    seen: Seen | None
+    features: Features | None
     samples: int
 
 
@@ -33,17 +33,17 @@ class Source:
 
     spec: SourceSpec
 
-    def looks_at(self, layer: str) -> bool:
-        """Where its spec `needs_output`: whether it wants to see this layer in this batch; asked before the forward."""
+    def wants_output(self, layer: str) -> bool:
+        """Whether it uses this layer's output in this batch; asked before the forward where its spec `needs_output`."""
         return True
 
-    def gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
-        """The rows for this batch of so many samples, or None to leave the layer alone."""
+    def gradient(self, layer: Layer, features: Features | None, samples: int) -> Rows | None:
+        """The rows for this batch, or None to leave the layer alone."""
         raise NotImplementedError
 
-    def gradients(self, asked: Sequence[Asked]) -> Iterator[Rows | None]:
+    def gradients(self, requests: Sequence[GradientRequest]) -> Iterator[Rows | None]:
         """What `gradient` gives, layer by layer; to be overridden where work for all layers at once is cheaper."""
-        return (self.gradient(*one) for one in asked)
+        return (self.gradient(*one) for one in requests)
 
     def options(self) -> str:
         """The source's options in brackets, empty where it has none: a saved state is only loaded beside the same."""
@@ -53,13 +53,13 @@ class Source:
         """Why this source cannot serve a layer, with the remedy; empty where it can."""
         return ""
 
-    def receive(self, layer: Layer, layer_input: Tensor, error: Tensor) -> None:
+    def receive(self, layer: Layer, layer_input: Tensor, grad_output: Tensor) -> None:
         """Given the layer's input and the gradient at its output where its spec `needs_grad_output`.
 
         Adds to the layer's `.grad`.
         """
 
-    def learn(self, truths: Mapping[str, Rows]) -> None:
+    def learn(self, true_grads: Mapping[str, Rows]) -> None:
         """Told every true gradient of a batch, by the layer's name, where its spec `remembers`."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _supplies(name: str) -> Callable[[SomeSource], SomeSource]:
 class Backprop(Source):
     """The true gradient: autograd writes it."""
 
-    def gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
+    def gradient(self, layer: Layer, features: Features | None, samples: int) -> Rows | None:
         """What backward left in `.grad`."""
         return layer.gradient()
 
@@ -129,21 +129,21 @@ class Predicted(Source):
         """The predictor is shared with the engine, which lets it learn."""
         self._predictor = predictor
 
-    def looks_at(self, layer: str) -> bool:
-        """Nothing would be made of a layer without trust."""
+    def wants_output(self, layer: str) -> bool:
+        """Layers without trust are left out: their prediction would be scaled to zero."""
         return self._predictor.trust(layer) > 0
 
-    def gradients(self, asked: Sequence[Asked]) -> Iterator[Rows | None]:
+    def gradients(self, requests: Sequence[GradientRequest]) -> Iterator[Rows | None]:
         """The predictions; None where a layer was not reached or is not trusted at all."""
-        rows = self._predictor.predict([(one.layer, one.seen) for one in asked if one.seen is not None])
-        return (None if one.seen is None else next(rows) for one in asked)
+        rows = self._predictor.predict([(one.layer, one.features) for one in requests if one.features is not None])
+        return (None if one.features is None else next(rows) for one in requests)
 
 
 @_supplies("zero")
 class Zero(Source):
     """Zeros: momentum and weight decay go on."""
 
-    def gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
+    def gradient(self, layer: Layer, features: Features | None, samples: int) -> Rows | None:
         """Zero rows for weight and bias."""
         weight = torch.zeros(layer.out, layer.fan_in, device=layer.weight.device)
         return Rows(weight, None if layer.bias is None else torch.zeros(layer.out, 1, device=layer.weight.device))
@@ -162,7 +162,7 @@ class Random(Source):
         self._generator: torch.Generator | None = None
         self._saved: Tensor | None = None
 
-    def gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
+    def gradient(self, layer: Layer, features: Features | None, samples: int) -> Rows | None:
         """Independent entries for weight and bias."""
         generator = self._on(layer.weight.device)
         std = 1 / samples if self._std is None else self._std
@@ -218,7 +218,7 @@ class TopK(Source):
         """How many are kept, and the factor."""
         return f"(k={self._k}, scale={self._scale})"
 
-    def gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
+    def gradient(self, layer: Layer, features: Features | None, samples: int) -> Rows | None:
         """What `receive` put into `.grad`."""
         return layer.gradient()
 
@@ -232,30 +232,30 @@ class TopK(Source):
             f"topk serves Conv2d and Linear, and layer {layer.name!r} is {kind.__name__}{own}: give it another source"
         )
 
-    def receive(self, layer: Layer, layer_input: Tensor, error: Tensor) -> None:
+    def receive(self, layer: Layer, layer_input: Tensor, grad_output: Tensor) -> None:
         """Add the sparse weight gradient and the exact bias gradient."""
         module = layer.module
         if isinstance(module, nn.Conv2d):
-            image, error, options = _convolution(module, layer_input, error)
+            image, grad_output, options = _convolution(module, layer_input, grad_output)
         else:
-            image, error, options = _positions_as_image(layer_input), _positions_as_image(error), {}
+            image, grad_output, options = _positions_as_image(layer_input), _positions_as_image(grad_output), {}
         shape = layer.weight.shape if layer.weight.dim() == 4 else (*layer.weight.shape, 1, 1)
-        common = torch.promote_types(image.dtype, error.dtype)  # under autocast they differ
-        weight = topk_weight_grad(image.to(common), error.to(common), shape, k=self._k, **options)
-        bias = None if layer.bias is None else error.sum((0, 2, 3), dtype=weight.dtype)
+        common = torch.promote_types(image.dtype, grad_output.dtype)  # under autocast they differ
+        weight = topk_weight_grad(image.to(common), grad_output.to(common), shape, k=self._k, **options)
+        bias = None if layer.bias is None else grad_output.sum((0, 2, 3), dtype=weight.dtype)
         layer.add_gradient(weight.mul_(self._scale).view(layer.weight.shape), bias)
 
 
-def _convolution(module: nn.Conv2d, image: Tensor, error: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """Input and error of a convolution with a batch and padding in numbers, and the convolution's options."""
+def _convolution(module: nn.Conv2d, image: Tensor, grad_output: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Input and `grad_output` of a convolution, with a batch and explicit padding, and the convolution's options."""
     if image.dim() == 3:
-        image, error = image[None], error[None]
+        image, grad_output = image[None], grad_output[None]
     padding: Any = module.padding
     if isinstance(padding, str) or module.padding_mode != "zeros":
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
         image, padding = nn.functional.pad(image, module._reversed_padding_repeated_twice, mode), 0
     options = {"stride": module.stride, "padding": padding, "dilation": module.dilation, "groups": module.groups}
-    return image, error, options
+    return image, grad_output, options
 
 
 def _positions_as_image(tensor: Tensor) -> Tensor:
@@ -268,7 +268,7 @@ def _positions_as_image(tensor: Tensor) -> Tensor:
 class Skip(Source):
     """None: the optimizer leaves the layer alone."""
 
-    def gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
+    def gradient(self, layer: Layer, features: Features | None, samples: int) -> Rows | None:
         """Nothing."""
         return None
 
@@ -280,14 +280,14 @@ class Remembered(Source):
         """`decay` is the weight of the past; 0 remembers only the last true gradient."""
         self._memory = RunningRows(decay)
 
-    def gradient(self, layer: Layer, seen: Seen | None, samples: int) -> Rows | None:
+    def gradient(self, layer: Layer, features: Features | None, samples: int) -> Rows | None:
         """A copy of what is remembered, so that clipping `.grad` does not reach the memory."""
         rows = self._memory.get(layer.name)
         return None if rows is None else rows.clone()
 
-    def learn(self, truths: Mapping[str, Rows]) -> None:
+    def learn(self, true_grads: Mapping[str, Rows]) -> None:
         """Move the memory towards the true gradients."""
-        self._memory.add(truths)
+        self._memory.add(true_grads)
 
     def state_dict(self) -> dict[str, Any]:
         """The remembered rows."""

@@ -1,13 +1,28 @@
-"""Predictors: what a layer saw in a batch becomes rows of its weight gradient, without a backward pass."""
+"""Predictors: turn a layer's pooled activations into rows of its weight gradient, without a backward pass."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
-from adagp.predictor.glance import Glance, Reading
-from adagp.predictor.interface import Lesson, Predictor, Seen
-from adagp.predictor.network import PaperPredictor
+from adagp.predictor.interface import Features, Predictor, TrainingExample
+from adagp.predictor.network import GradientNetwork
+from adagp.predictor.paper import PaperPredictor
+from adagp.predictor.pooling import BatchSum, SumLayout
 from adagp.predictor.trusted import TrustedPredictor
 
-__all__ = ["Glance", "Lesson", "PaperPredictor", "Predictor", "Reading", "Seen", "TrustedPredictor", "build", "names"]
+__all__ = [
+    "BatchSum",
+    "Features",
+    "GradientNetwork",
+    "PaperPredictor",
+    "Predictor",
+    "SumLayout",
+    "TrainingExample",
+    "TrustedPredictor",
+    "build",
+    "names",
+    "register",
+    "unregister",
+]
 
 _PREDICTORS: dict[str, Callable[[], Predictor]] = {
     "trusted": TrustedPredictor,
@@ -16,13 +31,39 @@ _PREDICTORS: dict[str, Callable[[], Predictor]] = {
 }
 
 
+SomePredictor = TypeVar("SomePredictor", bound=Callable[[], Predictor])
+
+
+def register(name: str) -> Callable[[SomePredictor], SomePredictor]:
+    """Class decorator that makes a predictor of your own known by name, to `AdaGP` and to recipes.
+
+    The class must be buildable without arguments.
+
+    Raises:
+        ValueError: When the name is taken.
+    """
+    if name in _PREDICTORS:
+        raise ValueError(f"predictor {name!r} exists already: choose another name, or unregister it first")
+
+    def add(kind: SomePredictor) -> SomePredictor:
+        _PREDICTORS[name] = kind
+        return kind
+
+    return add
+
+
+def unregister(name: str) -> None:
+    """Forget a predictor added by `register`."""
+    _PREDICTORS.pop(name, None)
+
+
 def names() -> list[str]:
     """Every predictor that `build` knows."""
     return list(_PREDICTORS)
 
 
 def build(name: str) -> Predictor:
-    """A predictor by name: `trusted`, `paper`, or `literal` (the paper's with random output and raw targets)."""
+    """A new predictor by name: `trusted`, `paper`, `literal` (the paper's recipe as printed), or one registered."""
     if name not in _PREDICTORS:
         raise ValueError(f"predictor={name!r} is unknown; known: {', '.join(_PREDICTORS)}, an object, or None")
     return _PREDICTORS[name]()

@@ -22,7 +22,7 @@ class GridConvolution(nn.Module):
         self._channels, self._positions = channels, grid * grid
         self.register_buffer("_taps", _taps(grid), persistent=False)
 
-    def features(self, pooled: Tensor) -> Tensor:
+    def hidden(self, pooled: Tensor) -> Tensor:
         """`(rows, channels x grid x grid + 1)`; autograd takes no part."""
         with torch.no_grad():
             spread = torch.cat([self.weight.flatten(1), self.weight.new_zeros(self._channels, 1)], dim=1)
@@ -31,10 +31,10 @@ class GridConvolution(nn.Module):
             bias = torch.cat([self.bias.repeat_interleave(self._positions), self.bias.new_ones(1)])
             return torch.addmm(bias, pooled, matrix).relu_()
 
-    def learn(self, pooled: Tensor, features: Tensor, grad_features: Tensor) -> None:
+    def learn(self, pooled: Tensor, hidden: Tensor, grad_hidden: Tensor) -> None:
         """Put into `.grad` what backpropagation would, given the gradient at the features."""
         with torch.no_grad():
-            grad = (grad_features * (features > 0))[:, :-1].reshape(len(pooled), self._channels, self._positions)
+            grad = (grad_hidden * (hidden > 0))[:, :-1].reshape(len(pooled), self._channels, self._positions)
             grad_matrix = torch.einsum("rp,rcq->cpq", pooled, grad).flatten(1)
             sums = grad.new_zeros(self._channels, 10).index_add_(1, self._taps.flatten(), grad_matrix)
             # Fused optimizers read memory in order, whatever the strides.

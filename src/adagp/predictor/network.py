@@ -1,4 +1,4 @@
-"""The paper's predictor: one small network for all layers, and how it learns.
+"""The paper's network, one for all layers, and how it learns.
 
 The network pools a layer's reorganised output to a grid, passes it through a small convolution, and maps the result
 with one fully connected layer to a row of the weight gradient. That layer is sized by the largest `fan_in`; smaller
@@ -14,33 +14,34 @@ import torch
 from torch import Tensor, nn
 
 from adagp.layers import Layer
-from adagp.predictor.glance import Glance, Reading, maps_of
 from adagp.predictor.grid_convolution import GridConvolution
-from adagp.predictor.interface import Lesson, Seen
-from adagp.quality import Agreement, mean_absolute_percentage_errors
+from adagp.predictor.interface import Features, TrainingExample
+from adagp.predictor.pooling import BatchSum, SumLayout, stack_feature_maps
+from adagp.quality import GradientAlignment, mean_absolute_percentage_errors
 from adagp.rows import Rows
 
 _MANY_POSITIONS = 256
 _MAPE_ROWS = 8
 _MAPE_EVERY = 8
-_MOST_READINGS = 4096  # sentences come in many lengths
+_MOST_LAYOUTS = 4096  # sentences come in many lengths
 
 
 @dataclass(frozen=True)
-class _LessonWork:
-    """What one lesson adds to a learning step: inner products are fetched from the device for all lessons at once."""
+class _ExampleWork:
+    """What one example adds to a learning step; inner products are fetched from the device for all examples at once."""
 
-    grad_features: Tensor
+    grad_hidden: Tensor
     products: list[Tensor]
-    """Of each block: `<prediction, truth>` and `|prediction|^2`."""
+    """For each block: `<prediction, true gradient>` and `|prediction|^2`."""
 
 
-class PaperPredictor:
-    """The paper's predictor: one small network shared by all layers, and nothing else.
+class GradientNetwork:
+    """The paper's network: one small network shared by all layers, from features to rows.
 
-    Its output starts at zero and its targets are divided by the running root mean square of the layer's true gradient,
-    so that an untrained network changes nothing. `literal=True` is the recipe as printed: random output weights, raw
-    inputs and targets.
+    What is done with its rows is a predictor's business: `PaperPredictor` applies them, `TrustedPredictor` adds them to
+    a running mean. Its output starts at zero and its targets are divided by the running root mean square of the
+    layer's true gradient, so that an untrained network changes nothing. `literal=True` is the recipe as printed:
+    random output weights, raw inputs and targets.
     """
 
     def __init__(
@@ -66,9 +67,9 @@ class PaperPredictor:
             milestones: Learning steps at which MultiStepLR multiplies the rate by `gamma`; the paper gives none.
             gamma: See `milestones`.
             predict_bias: Give biases one extra output; otherwise their gradient is None in GP.
-            layers_per_step: See and learn from this many layers a step, in turn, instead of all.
-            samples: See the mean over at most this many samples of a batch, evenly spread, instead of all; over fewer,
-                down to a quarter, where a sample has more than 256 positions.
+            layers_per_step: Learn from this many layers a step, in turn, instead of all.
+            samples: Average at most this many samples of a batch, evenly spread, instead of all; fewer, down to a
+                quarter, where a sample has more than 256 positions.
             literal: The printed recipe; its first predictions may be many times larger than true gradients.
             seed: Of the initial weights and of the turns; the global generator is left alone.
         """
@@ -83,8 +84,8 @@ class PaperPredictor:
         self._turn = 0
         self._mean_squares: dict[str, list[float]] = {}
         self._mapes: dict[str, float] = {}
-        self._lessons: dict[str, int] = {}
-        self._readings: dict[tuple[str, torch.Size, tuple[int, ...], torch.dtype], Reading] = {}
+        self._example_counts: dict[str, int] = {}
+        self._layouts: dict[tuple[str, torch.Size, tuple[int, ...], torch.dtype], SumLayout] = {}
 
     def attach(self, layers: Sequence[Layer]) -> None:
         """Size the last layer by the largest `fan_in`, with unit 0 for biases."""
@@ -102,7 +103,7 @@ class PaperPredictor:
         self._optimizer = torch.optim.Adam([*self._conv.parameters(), self._last], lr=self._lr, fused=self._fused)
         self._scheduler = torch.optim.lr_scheduler.MultiStepLR(self._optimizer, self._milestones, self._gamma)
 
-    def studied(self) -> Collection[str]:
+    def layers_to_train_on(self) -> Collection[str]:
         """All layers, or the next few of a round that has each of them once.
 
         Every round has an order of its own: a plan with a rhythm must not hide the same layers again and again.
@@ -113,25 +114,25 @@ class PaperPredictor:
         order = random.Random(f"{self._seed} {rounds}").sample(self._names, count)
         return set(order[place * few : (place + 1) * few])
 
-    def glance(self, layer: Layer, output: Tensor) -> Glance:
+    def summarize(self, layer: Layer, output: Tensor) -> BatchSum:
         """Sum some samples of the output, or all."""
         if torch.compiler.is_compiling():
-            return Reading.of(layer, output, self._most_samples(layer, output)).glance(output)
+            return SumLayout.of(layer, output, self._most_samples(layer, output)).sum_samples(output)
         form = (layer.name, output.shape, output.stride(), output.dtype)
-        reading = self._readings.get(form)
-        if reading is None:
-            if len(self._readings) >= _MOST_READINGS:
-                self._readings.clear()
-            reading = self._readings[form] = Reading.of(layer, output, self._most_samples(layer, output))
-        return reading.glance(output)
+        layout = self._layouts.get(form)
+        if layout is None:
+            if len(self._layouts) >= _MOST_LAYOUTS:
+                self._layouts.clear()
+            layout = self._layouts[form] = SumLayout.of(layer, output, self._most_samples(layer, output))
+        return layout.sum_samples(output)
 
-    def see(self, glances: Sequence[tuple[Layer, Glance]]) -> list[Seen]:
+    def pool(self, sums: Sequence[tuple[Layer, BatchSum]]) -> list[Features]:
         """Pool the reorganised means to the grid."""
-        seen: dict[int, Seen] = {}
-        for places, maps in maps_of(glances):
+        features: dict[int, Features] = {}
+        for places, maps in stack_feature_maps(sums):
             pooled = nn.functional.adaptive_avg_pool2d(maps, self._grid).flatten(2)
-            seen |= zip(places, map(Seen, pooled), strict=True)
-        return [seen[place] for place in range(len(glances))]
+            features |= zip(places, map(Features, pooled), strict=True)
+        return [features[place] for place in range(len(sums))]
 
     def _most_samples(self, layer: Layer, output: Tensor) -> int | None:
         """Fewer of large maps, whose positions are averaged too: reading them is what a GP batch costs most."""
@@ -141,15 +142,12 @@ class PaperPredictor:
         enough = self._samples * _MANY_POSITIONS // max(positions, 1)
         return max(1, self._samples // 4, min(self._samples, enough))
 
-    def _inputs(self, seen: Sequence[Seen]) -> Tensor:
-        """What the network gets of all these layers, one below the other.
-
-        Every layer's comes to unit scale, in which layers differ widely.
-        """
-        pooled = torch.cat([part.output for part in seen])
+    def _inputs(self, features: Sequence[Features]) -> Tensor:
+        """The pooled outputs of all these layers, stacked, each normalised to unit RMS: layer scales differ widely."""
+        pooled = torch.cat([part.output for part in features])
         if not self._literal:
-            rows = torch.tensor([len(part.output) for part in seen], device=pooled.device)
-            norms = torch.stack(torch._foreach_norm([part.output for part in seen]))
+            rows = torch.tensor([len(part.output) for part in features], device=pooled.device)
+            norms = torch.stack(torch._foreach_norm([part.output for part in features]))
             scales = (norms / (rows * self._grid**2).float().sqrt()).clamp(min=1e-12)
             pooled = pooled / scales.repeat_interleave(rows, output_size=len(pooled))[:, None]
         return pooled
@@ -174,131 +172,123 @@ class PaperPredictor:
         known = self._mean_squares.get(layer.name, now)
         return [(past or present) ** 0.5 for past, present in zip(known, now, strict=False)]
 
-    def predict(self, asked: Sequence[tuple[Layer, Seen]]) -> Iterator[Rows | None]:
-        """What the network says."""
-        return self.share(asked, [None] * len(asked), [1.0] * len(asked))
-
-    def share(
-        self, asked: Sequence[tuple[Layer, Seen]], bases: Sequence[Rows | None], factors: Sequence[float]
+    def predict_scaled(
+        self, requests: Sequence[tuple[Layer, Features]], bases: Sequence[Rows | None], factors: Sequence[float]
     ) -> Iterator[Rows]:
         """`factor x (base + prediction)` of each layer; without a base, the prediction alone."""
-        if not asked:
+        if not requests:
             return
-        features = self._conv.features(self._inputs([seen for _, seen in asked]))
-        parts = torch.split(features, [layer.out for layer, _ in asked])
-        for (layer, _), part, base, factor in zip(asked, parts, bases, factors, strict=True):
+        hidden = self._conv.hidden(self._inputs([features for _, features in requests]))
+        parts = torch.split(hidden, [layer.out for layer, _ in requests])
+        for (layer, _), part, base, factor in zip(requests, parts, bases, factors, strict=True):
             yield self._rows(layer, part, base, self._scales(layer), factor)
 
     def _rows(
-        self, layer: Layer, features: Tensor, base: Rows | None, scales: Sequence[float], factor: float = 1.0
+        self, layer: Layer, hidden: Tensor, base: Rows | None, scales: Sequence[float], factor: float = 1.0
     ) -> Rows:
         bases = [None, None] if base is None else self.blocks(layer, base)
         predicted: list[Tensor] = []
         for units, scale, start in zip(self._units(layer), scales, bases, strict=False):
             weights, scaled = self._last[units].t(), scale * factor
             predicted.append(
-                (features @ weights).mul_(scaled)
+                (hidden @ weights).mul_(scaled)
                 if start is None
-                else torch.addmm(start, features, weights, beta=factor, alpha=scaled)
+                else torch.addmm(start, hidden, weights, beta=factor, alpha=scaled)
             )
         return Rows(predicted[0], predicted[1] if len(predicted) > 1 else None)
 
-    def fit(self, lessons: Sequence[Lesson], bases: Mapping[str, Rows]) -> dict[str, Agreement]:
-        """One Adam step towards `truth - base` of the lessons studied, on the mean squared error of scaled rows.
+    def fit(self, examples: Sequence[TrainingExample], bases: Mapping[str, Rows]) -> dict[str, GradientAlignment]:
+        """One Adam step towards `true_grad - base` on the mean squared error of scaled rows, where there are features.
 
-        Returns the agreement of `base + prediction`, as it was before the step, with the truth.
+        Returns the alignment of `base + prediction`, as it was before the step, with the true gradient.
         """
-        studied = [lesson for lesson in lessons if lesson.seen is not None]
-        found = self._step(studied, bases) if studied else {}
-        for lesson in lessons:
-            self._follow_scale(lesson)
+        layers_to_train_on = [example for example in examples if example.features is not None]
+        found = self._step(layers_to_train_on, bases) if layers_to_train_on else {}
+        for example in examples:
+            self._follow_scale(example)
         self._turn += 1
         return found
 
-    def _step(self, lessons: Sequence[Lesson], bases: Mapping[str, Rows]) -> dict[str, Agreement]:
+    def _step(self, examples: Sequence[TrainingExample], bases: Mapping[str, Rows]) -> dict[str, GradientAlignment]:
         grad_last = torch.zeros_like(self._last)
-        inputs = self._inputs([lesson.seen for lesson in lessons if lesson.seen is not None])
-        features = self._conv.features(inputs)
-        parts = torch.split(features, [lesson.layer.out for lesson in lessons])
+        inputs = self._inputs([example.features for example in examples if example.features is not None])
+        hidden = self._conv.hidden(inputs)
+        parts = torch.split(hidden, [example.layer.out for example in examples])
         works = [
-            self._work(lesson, part, bases.get(lesson.layer.name), grad_last, 2 / len(lessons))
-            for lesson, part in zip(lessons, parts, strict=True)
+            self._work(example, part, bases.get(example.layer.name), grad_last, 2 / len(examples))
+            for example, part in zip(examples, parts, strict=True)
         ]
-        self._refresh_mapes(lessons, parts, bases)
+        self._refresh_mapes(examples, parts, bases)
         self._last.grad = grad_last
-        self._conv.learn(inputs, features, torch.cat([work.grad_features for work in works]))
+        self._conv.learn(inputs, hidden, torch.cat([work.grad_hidden for work in works]))
         self._optimizer.step()
         self._scheduler.step()
         products = iter(torch.stack([product for work in works for product in work.products]).tolist())
         found = {}
-        for lesson, work in zip(lessons, works, strict=True):
+        for example, work in zip(examples, works, strict=True):
             own = [next(products) for _ in work.products]
-            found[lesson.layer.name] = self.agreement(lesson, dot=sum(own[::2]), square=sum(own[1::2]))
+            found[example.layer.name] = self.alignment(example, dot=sum(own[::2]), square=sum(own[1::2]))
         return found
 
-    def agreement(self, lesson: Lesson, dot: float, square: float) -> Agreement:
-        """How a prediction of this sum of squares, and this inner product with the truth, agrees with it.
+    def alignment(self, example: TrainingExample, dot: float, square: float) -> GradientAlignment:
+        """The alignment of a prediction, given its inner product with the true gradient and its sum of squares.
 
-        MAPE is as of the last lesson that took it, or that of no prediction at all.
+        MAPE is that of the last example that measured it, or 1, that of no prediction at all.
         """
-        layer = lesson.layer
+        layer = example.layer
         blocks = 1 + self._has_bias(layer)
-        return Agreement(
+        return GradientAlignment(
             dot,
             square,
-            true_square=sum(lesson.squares[:blocks]),
+            true_square=sum(example.squares[:blocks]),
             count=layer.out * (layer.fan_in + self._has_bias(layer)),
             mape=self._mapes.get(layer.name, 1.0),
         )
 
     def _work(
-        self, lesson: Lesson, features: Tensor, base: Rows | None, grad_last: Tensor, weight: float
-    ) -> "_LessonWork":
-        """The gradient of one lesson's loss, added to `grad_last`, and the inner products that tell its agreement."""
-        truths = self.blocks(lesson.layer, lesson.truth)
-        scales = self._scales(lesson.layer, lesson.squares)[: len(truths)]
-        predicted = self._rows(lesson.layer, features, base, scales).blocks()
-        grad_features = torch.zeros_like(features)
+        self, example: TrainingExample, hidden: Tensor, base: Rows | None, grad_last: Tensor, weight: float
+    ) -> "_ExampleWork":
+        """Add the gradient of one example's loss to `grad_last`; return the inner products that give its alignment."""
+        true_grads = self.blocks(example.layer, example.true_grad)
+        scales = self._scales(example.layer, example.squares)[: len(true_grads)]
+        predicted = self._rows(example.layer, hidden, base, scales).blocks()
+        grad_hidden = torch.zeros_like(hidden)
         products: list[Tensor] = []
-        for truth, block, units, scale in zip(truths, predicted, self._units(lesson.layer), scales, strict=True):
+        for true_grad, block, units, scale in zip(
+            true_grads, predicted, self._units(example.layer), scales, strict=True
+        ):
             flat = block.flatten()
-            products += [flat @ truth.flatten(), flat @ flat]
-            error = block.sub_(truth)
-            share = weight / (truth.numel() * max(scale, 1e-30))
-            grad_features.addmm_(error, self._last[units], alpha=share)
+            products += [flat @ true_grad.flatten(), flat @ flat]
+            error = block.sub_(true_grad)
+            factor = weight / (true_grad.numel() * max(scale, 1e-30))
+            grad_hidden.addmm_(error, self._last[units], alpha=factor)
             # `.t()` after the product: the same product the other way round takes three times as long.
-            grad_last[units].add_((features.t() @ error).t(), alpha=share)
-        return _LessonWork(grad_features, products)
+            grad_last[units].add_((hidden.t() @ error).t(), alpha=factor)
+        return _ExampleWork(grad_hidden, products)
 
-    def _refresh_mapes(self, lessons: Sequence[Lesson], parts: Sequence[Tensor], bases: Mapping[str, Rows]) -> None:
-        """MAPE of each weight, on a few rows in every eighth lesson: a running figure needs no more."""
+    def _refresh_mapes(
+        self, examples: Sequence[TrainingExample], parts: Sequence[Tensor], bases: Mapping[str, Rows]
+    ) -> None:
+        """MAPE of each weight, on a few rows in every eighth example: a running figure needs no more."""
         names, predicted, true = [], [], []
-        for lesson, features in zip(lessons, parts, strict=True):
-            name, layer = lesson.layer.name, lesson.layer
-            self._lessons[name] = self._lessons.get(name, 0) + 1
-            if (self._lessons[name] - 1) % _MAPE_EVERY:
+        for example, hidden in zip(examples, parts, strict=True):
+            name, layer = example.layer.name, example.layer
+            self._example_counts[name] = self._example_counts.get(name, 0) + 1
+            if (self._example_counts[name] - 1) % _MAPE_EVERY:
                 continue
             pick = slice(None, None, -(-layer.out // _MAPE_ROWS))
             base = bases.get(name)
             sample = None if base is None else Rows(base.weight[pick], None)
             names.append(name)
-            predicted.append(self._rows(layer, features[pick], sample, self._scales(layer)).weight.flatten())
-            true.append(lesson.truth.weight[pick].flatten())
+            predicted.append(self._rows(layer, hidden[pick], sample, self._scales(layer)).weight.flatten())
+            true.append(example.true_grad.weight[pick].flatten())
         if names:
             self._mapes.update(zip(names, mean_absolute_percentage_errors(predicted, true), strict=True))
 
-    def _follow_scale(self, lesson: Lesson) -> None:
-        new = _mean_squares(lesson.layer, lesson.squares)
-        old = self._mean_squares.get(lesson.layer.name, new)
-        self._mean_squares[lesson.layer.name] = [0.9 * a + 0.1 * b for a, b in zip(old, new, strict=True)]
-
-    def trust(self, layer: str) -> float:
-        """The network has no opinion of itself: always 1."""
-        return 1.0
-
-    def learn(self, lessons: Sequence[Lesson]) -> dict[str, Agreement]:
-        """Learn the true gradient itself."""
-        return self.fit(lessons, {})
+    def _follow_scale(self, example: TrainingExample) -> None:
+        new = _mean_squares(example.layer, example.squares)
+        old = self._mean_squares.get(example.layer.name, new)
+        self._mean_squares[example.layer.name] = [0.9 * a + 0.1 * b for a, b in zip(old, new, strict=True)]
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, Adam, its learning-rate schedule, and the scales."""
@@ -309,7 +299,7 @@ class PaperPredictor:
             "scheduler": {"last_epoch": self._scheduler.last_epoch},
             "mean_squares": {name: list(values) for name, values in self._mean_squares.items()},
             "mapes": dict(self._mapes),
-            "lessons": dict(self._lessons),
+            "examples": dict(self._example_counts),
             "options": self._options(),
             "turn": self._turn,
         }
@@ -337,7 +327,7 @@ class PaperPredictor:
         self._optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         self._scheduler.last_epoch = state["scheduler"]["last_epoch"]
         self._mean_squares = {name: list(values) for name, values in state["mean_squares"].items()}
-        self._mapes, self._lessons = dict(state["mapes"]), dict(state["lessons"])
+        self._mapes, self._example_counts = dict(state["mapes"]), dict(state["examples"])
         self._turn = state["turn"]
 
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from adagp.layers import Layer
-from adagp.predictor.glance import Glance
-from adagp.predictor.interface import Lesson, Seen
-from adagp.predictor.network import PaperPredictor
-from adagp.quality import Agreement
+from adagp.predictor.interface import Features, TrainingExample
+from adagp.predictor.network import GradientNetwork
+from adagp.predictor.pooling import BatchSum
+from adagp.quality import GradientAlignment
 from adagp.rows import MEAN_DECAY, Rows, RunningRows
 
 
@@ -23,17 +23,17 @@ class TrustedPredictor:
     """
 
     def __init__(
-        self, network: PaperPredictor | None = None, mean_decay: float = MEAN_DECAY, trust_rate: float = 0.03
+        self, network: GradientNetwork | None = None, mean_decay: float = MEAN_DECAY, trust_rate: float = 0.03
     ) -> None:
         """Set what is remembered and how fast trust moves.
 
         Args:
-            network: Learns what the mean misses; defaults to one of the default size that studies 4 layers a batch, in
-                turn, and looks at 16 samples of it.
+            network: Learns what the mean misses. The default learns from 4 layers a batch, in turn, and averages 16
+                samples.
             mean_decay: Weight of the past in the running mean of true gradients.
             trust_rate: How far one BP batch moves a layer's trust, per unit of cosine.
         """
-        self._network = network or PaperPredictor(samples=16, layers_per_step=4)
+        self._network = network or GradientNetwork(samples=16, layers_per_step=4)
         self._means = RunningRows(mean_decay)
         self._trust_rate = trust_rate
         self._trust: dict[str, float] = {}
@@ -42,69 +42,71 @@ class TrustedPredictor:
         """Size the network."""
         self._network.attach(layers)
 
-    def studied(self) -> Collection[str]:
-        """What the network studies."""
-        return self._network.studied()
+    def layers_to_train_on(self) -> Collection[str]:
+        """The layers the network learns from."""
+        return self._network.layers_to_train_on()
 
-    def glance(self, layer: Layer, output: Tensor) -> Glance:
-        """What the network wants to keep."""
-        return self._network.glance(layer, output)
+    def summarize(self, layer: Layer, output: Tensor) -> BatchSum:
+        """The sum the network needs."""
+        return self._network.summarize(layer, output)
 
-    def see(self, glances: Sequence[tuple[Layer, Glance]]) -> list[Seen]:
-        """What the network wants to see."""
-        return self._network.see(glances)
+    def pool(self, sums: Sequence[tuple[Layer, BatchSum]]) -> list[Features]:
+        """The features the network needs."""
+        return self._network.pool(sums)
 
-    def predict(self, asked: Sequence[tuple[Layer, Seen]]) -> Iterator[Rows | None]:
+    def predict(self, requests: Sequence[tuple[Layer, Features]]) -> Iterator[Rows | None]:
         """The trusted share of mean and correction; None where there is no trust at all."""
-        trusted = [(layer, seen) for layer, seen in asked if self.trust(layer.name) > 0]
+        trusted = [(layer, features) for layer, features in requests if self.trust(layer.name) > 0]
         names = [layer.name for layer, _ in trusted]
-        rows = self._network.share(
+        rows = self._network.predict_scaled(
             trusted, [self._means.get(name) for name in names], [self.trust(name) for name in names]
         )
-        for layer, _ in asked:
+        for layer, _ in requests:
             yield next(rows) if self.trust(layer.name) > 0 else None
 
     def trust(self, layer: str) -> float:
         """0 to 1; 0 before the first true gradient."""
         return self._trust.get(layer, 0.0)
 
-    def learn(self, lessons: Sequence[Lesson]) -> dict[str, Agreement]:
+    def learn(self, examples: Sequence[TrainingExample]) -> dict[str, GradientAlignment]:
         """Let the network learn what the mean misses, then move the mean and the trust.
 
-        The agreement of a layer that was not studied in this batch is that of its mean alone.
+        The alignment of a layer without features in this batch is that of its mean alone.
         """
-        known = ((lesson.layer.name, self._means.get(lesson.layer.name)) for lesson in lessons)
+        known = ((example.layer.name, self._means.get(example.layer.name)) for example in examples)
         means = {name: rows for name, rows in known if rows is not None}
-        found = self._network.fit(lessons, means)
-        found |= self._agreements([lesson for lesson in lessons if lesson.seen is None], means)
-        self._means.add({lesson.layer.name: lesson.truth for lesson in lessons})
-        for name, agreement in found.items():
-            self._trust[name] = min(max(self.trust(name) + self._trust_rate * agreement.cosine, 0.0), 1.0)
+        found = self._network.fit(examples, means)
+        found |= self._alignments([example for example in examples if example.features is None], means)
+        self._means.add({example.layer.name: example.true_grad for example in examples})
+        for name, alignment in found.items():
+            self._trust[name] = min(max(self.trust(name) + self._trust_rate * alignment.cosine, 0.0), 1.0)
         return found
 
-    def _agreements(self, lessons: Sequence[Lesson], means: Mapping[str, Rows]) -> dict[str, Agreement]:
-        """How the means of these layers agree with the truth; those without one predict nothing."""
+    def _alignments(
+        self, examples: Sequence[TrainingExample], means: Mapping[str, Rows]
+    ) -> dict[str, GradientAlignment]:
+        """The alignment of these layers' means with their true gradients; a layer without a mean predicts nothing."""
         pairs = {
-            lesson.layer.name: [
-                (mean.flatten(), truth.flatten())
-                for mean, truth in zip(
-                    self._network.blocks(lesson.layer, means[lesson.layer.name]),
-                    self._network.blocks(lesson.layer, lesson.truth),
+            example.layer.name: [
+                (mean.flatten(), true_grad.flatten())
+                for mean, true_grad in zip(
+                    self._network.blocks(example.layer, means[example.layer.name]),
+                    self._network.blocks(example.layer, example.true_grad),
                     strict=True,
                 )
             ]
-            for lesson in lessons
-            if lesson.layer.name in means
+            for example in examples
+            if example.layer.name in means
         }
         flat = [pair for blocks in pairs.values() for pair in blocks]
-        products = [mean @ truth for mean, truth in flat] + [mean @ mean for mean, _ in flat]
+        products = [mean @ true_grad for mean, true_grad in flat] + [mean @ mean for mean, _ in flat]
         values = torch.stack(products).tolist() if products else []
         dots, squares = iter(values[: len(flat)]), iter(values[len(flat) :])
         found = {}
-        for lesson in lessons:
-            blocks = pairs.get(lesson.layer.name, [])
-            found[lesson.layer.name] = self._network.agreement(
-                lesson, sum(next(dots) for _ in blocks), sum(next(squares) for _ in blocks)
+        for example in examples:
+            blocks = pairs.get(example.layer.name, [])
+            found[example.layer.name] = self._network.alignment(
+                example, sum(next(dots) for _ in blocks), sum(next(squares) for _ in blocks)
             )
         return found
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
-from adagp.quality import Agreement, overall_cosine
+from adagp.quality import GradientAlignment, overall_cosine
 from adagp.schedules.plan import NO_OVERRIDES, WARMUP, Phase, Plan, Schedule, require
 
 
@@ -34,16 +34,16 @@ class Adaptive(Schedule):
             return WARMUP
         note = f"{self._k}:1"
         if (step - self._cycle_start) % (self._k + 1) < self._k:
-            resting = {name: "skip" for name, seen in self._layers.items() if seen.mean <= 0}
+            resting = {name: "skip" for name, running in self._layers.items() if running.mean <= 0}
             return Plan(Phase.GP, "predicted", resting, note)
         return Plan(Phase.BP, "backprop", NO_OVERRIDES, note)
 
-    def observe(self, step: int, agreements: Mapping[str, Agreement]) -> None:
+    def observe(self, step: int, alignments: Mapping[str, GradientAlignment]) -> None:
         """Take in the cosines of a batch with true gradients, and decide at the end of every `patience`-th cycle."""
-        if agreements:
-            self._overall.add(overall_cosine(agreements), self.decay)
-            for name, seen in agreements.items():
-                self._layers.setdefault(name, _Running()).add(seen.cosine, self.decay)
+        if alignments:
+            self._overall.add(overall_cosine(alignments), self.decay)
+            for name, alignment in alignments.items():
+                self._layers.setdefault(name, _Running()).add(alignment.cosine, self.decay)
         if step < self.warmup_steps or step - self._cycle_start < self._k:
             return
         self._cycle_start = step + 1
@@ -60,7 +60,7 @@ class Adaptive(Schedule):
         else:
             k, why = max(self._k - 1, 0), "predictions cannot be told from noise"
         if k != self._k:
-            resting = sum(seen.mean <= 0 for seen in self._layers.values())
+            resting = sum(running.mean <= 0 for running in self._layers.values())
             self._log.append(
                 f"step {step}: {self._k}:1 -> {k}:1, {why} (cosine {mean:+.3f} +- {error:.3f}; "
                 f"{resting} of {len(self._layers)} layers rest in GP)"
@@ -78,7 +78,7 @@ class Adaptive(Schedule):
             "cycle_start": self._cycle_start,
             "cycles": self._cycles,
             "overall": self._overall.as_list(),
-            "layers": {name: seen.as_list() for name, seen in self._layers.items()},
+            "layers": {name: running.as_list() for name, running in self._layers.items()},
             "log": list(self._log),
         }
 

@@ -10,7 +10,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from adagp.quality import Agreement
+from adagp.quality import GradientAlignment
 from adagp.schedules.sources import names
 
 NO_OVERRIDES: Mapping[str, str] = {}
@@ -66,8 +66,8 @@ class Schedule:
         """The plan of one batch; never changes the schedule."""
         raise NotImplementedError
 
-    def observe(self, step: int, agreements: Mapping[str, Agreement]) -> None:
-        """Told after every batch how predictions compared with the truth; empty where there was no truth."""
+    def observe(self, step: int, alignments: Mapping[str, GradientAlignment]) -> None:
+        """Told after every batch how predictions align with true gradients; empty where there were none."""
 
     @property
     def wants_order(self) -> bool:

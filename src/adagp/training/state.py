@@ -183,7 +183,7 @@ _GROWN: dict[str, _Check] = {
     "recipe": lambda found: isinstance(found, dict),
     "counts": _each(_is_count),
     "count": _each(_is_count),
-    "lessons": _each(_is_count),
+    "examples": _each(_is_count),
     "mapes": _each(_is_number),
     "trust": _each(_is_number),
     "dropped": _each(_is_text),

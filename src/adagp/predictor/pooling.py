@@ -1,8 +1,9 @@
-"""Glances: what a forward hook keeps of a layer's output until there is time to look at it.
+"""From a layer's output to pooled features, in two steps.
 
-Between two large layers everything small is slow, because the processor's caches are full of the layers' data: a view
-that takes 2 us elsewhere takes 20 to 50. So a hook does next to nothing. It sums some samples of the output, in memory
-order, in two operations settled before; the rest is done for several layers at once.
+Between two large layers every small operation is slow, because the processor's caches are full of the layers' data: a
+view that takes 2 us elsewhere takes 20 to 50. So the forward hook does as little as possible. It sums some samples of
+the output, in memory order, in two operations that are prepared beforehand. Everything else is done later, for several
+layers at once.
 """
 
 from collections.abc import Sequence
@@ -16,57 +17,57 @@ from torch import Tensor
 from adagp.layers import Layer
 
 
-class Form(NamedTuple):
-    """A shape, and how it lies in memory."""
+class StridedShape(NamedTuple):
+    """A shape and its strides."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Glance:
+class BatchSum:
     """The sum over some samples of an output, flat, in the order of its memory."""
 
     total: Tensor
-    """Of one sample, or of an output without a batch, it may be the output itself: see that at once."""
-    reading: "Reading"
+    """May alias the output when only one sample is summed: consume it before the forward continues."""
+    layout: "SumLayout"
 
     @property
     def nbytes(self) -> int:
-        """The memory it takes."""
+        """Memory in bytes."""
         return self.total.nbytes
 
     @property
     def is_copy(self) -> bool:
-        """Whether the output may change, or go, without changing this."""
-        return self.reading.rows[0] != 1
+        """Whether it is independent of the output's memory."""
+        return self.layout.rows[0] != 1
 
     def mean(self) -> Tensor:
-        """The mean over these samples, as the output of a batch of one and in its type."""
-        samples = self.reading.rows[0]
+        """The mean over these samples, shaped and typed as the output of a batch of one."""
+        samples = self.layout.rows[0]
         mean = self.total if samples == 1 else self.total / samples
-        return mean.to(self.reading.dtype).as_strided(*self.reading.single)
+        return mean.to(self.layout.dtype).as_strided(*self.layout.single)
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
-    """How a layer's outputs of one form are read."""
+class SumLayout:
+    """How to sum the samples of a layer's outputs that have one shape, strides and type."""
 
     rows: tuple[int, int]
-    """How many samples, and how many entries each has."""
+    """The number of samples summed, and the number of entries of each."""
     every: int
-    """Samples are evenly spread: each is so many after the last."""
+    """The step between summed samples, which are evenly spread over the batch."""
     steps: tuple[int, int] | None
-    """How far apart samples, and a sample's entries, lie in memory; None where a sample is not one block of it."""
+    """Strides between samples and between entries; None where a sample is not one block of memory."""
     dtype: torch.dtype
-    single: Form
-    """Of the output of a batch of one, in the order of the sum."""
-    maps: Form | None
-    """Of the same, reorganised to `(out, height, width)`; None where the layer kind does more than rearrange it."""
+    single: StridedShape
+    """The output of a batch of one, in the order of the sum."""
+    maps: StridedShape | None
+    """The same reorganised to `(out, height, width)`; None where the layer kind does more than rearrange it."""
 
     @staticmethod
-    def of(layer: Layer, output: Tensor, most_samples: int | None = None) -> "Reading":
-        """Read at most so many samples of outputs like this one, or all of them."""
+    def of(layer: Layer, output: Tensor, most_samples: int | None = None) -> "SumLayout":
+        """The layout for outputs like this one: at most `most_samples` samples are summed; None sums all."""
         batched = layer.kind.has_batch(layer.module, output)
         count, *shape = output.shape if batched else (1, *output.shape)
         step, *strides = output.stride() if batched else (0, *output.stride())
@@ -77,8 +78,8 @@ class Reading:
         if not is_block:
             strides = _in_order(shape)
         one = [1] if batched else []
-        single = Form((*one, *shape), (*one, *strides))
-        return Reading(
+        single = StridedShape((*one, *shape), (*one, *strides))
+        return SumLayout(
             rows=(-(-count // every), prod(shape)),
             every=every,
             steps=(every * step, 1) if is_block else None,
@@ -87,8 +88,8 @@ class Reading:
             maps=_maps(layer, output, single) if eager else None,
         )
 
-    def glance(self, output: Tensor) -> Glance:
-        """Read one output; autograd takes no part, and no product is made that autocast would shorten."""
+    def sum_samples(self, output: Tensor) -> BatchSum:
+        """Sum the samples of one output, outside of autograd and in full precision."""
         if torch.is_grad_enabled():
             output = output.detach()
         if self.steps is not None:
@@ -96,32 +97,32 @@ class Reading:
         else:
             samples = output[:: self.every].reshape(self.rows)
         if self.rows[0] == 1:
-            return Glance(samples[0].float().contiguous(), self)
-        return Glance(samples.sum(0, dtype=torch.float32), self)
+            return BatchSum(samples[0].float().contiguous(), self)
+        return BatchSum(samples.sum(0, dtype=torch.float32), self)
 
 
-def maps_of(glances: Sequence[tuple[Layer, Glance]]) -> list[tuple[list[int], Tensor]]:
-    """The means of glances, reorganised to `(glances, out, height, width)`: those alike together, with their places."""
+def stack_feature_maps(sums: Sequence[tuple[Layer, BatchSum]]) -> list[tuple[list[int], Tensor]]:
+    """The batch means as stacks of maps `(sums, out, height, width)`: equal layouts together, with their indices."""
     alike: dict[object, list[int]] = {}
-    for place, (_, glance) in enumerate(glances):
-        reading = glance.reading
-        alike.setdefault((reading.rows, reading.maps) if reading.maps else place, []).append(place)
+    for place, (_, batch_sum) in enumerate(sums):
+        layout = batch_sum.layout
+        alike.setdefault((layout.rows, layout.maps) if layout.maps else place, []).append(place)
     found = []
     for places in alike.values():
-        layer, first = glances[places[0]]
-        (samples, entries), maps = first.reading.rows, first.reading.maps
+        layer, first = sums[places[0]]
+        (samples, entries), maps = first.layout.rows, first.layout.maps
         if maps is None:
             found.append((places, layer.reorganise(first.mean()).transpose(0, 1).float()))
             continue
-        totals = [glances[place][1].total for place in places]
-        sums = torch.stack(totals) if len(totals) > 1 else totals[0][None]
-        means = sums if samples == 1 else sums / samples
+        totals = [sums[place][1].total for place in places]
+        stacked = torch.stack(totals) if len(totals) > 1 else totals[0][None]
+        means = stacked if samples == 1 else stacked / samples
         found.append((places, means.as_strided((len(places), *maps.shape), (entries, *maps.strides))))
     return found
 
 
-def _maps(layer: Layer, output: Tensor, single: Form) -> Form | None:
-    """The form in which a layer kind reorganises a batch of one, if that is another view of the same memory."""
+def _maps(layer: Layer, output: Tensor, single: StridedShape) -> StridedShape | None:
+    """How a layer kind reorganises a batch of one, if that is a view of the same memory."""
     with torch.no_grad():
         probe = output.new_empty(prod(single.shape)).as_strided(*single)
         maps = layer.reorganise(probe)
@@ -132,7 +133,7 @@ def _maps(layer: Layer, output: Tensor, single: Form) -> Form | None:
     if not is_view or maps.storage_offset() or probe._version:
         return None
     (out, _, *places), (step, _, *steps) = maps.shape, maps.stride()
-    return Form((out, *places), (step, *steps))
+    return StridedShape((out, *places), (step, *steps))
 
 
 def _is_block(shape: Sequence[int], strides: Sequence[int]) -> bool:

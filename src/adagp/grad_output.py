@@ -1,4 +1,4 @@
-"""A tap on a layer's output: tells the error that arrives there in backward, and lets it flow on unchanged."""
+"""Delivers the gradient that arrives at a layer's output in backward, and lets it flow on unchanged."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +10,12 @@ Deliver = Callable[[Tensor, Tensor], None]
 """Called in backward with the layer's input and the gradient at its output."""
 
 
-class _Tap(torch.autograd.Function):
+class _Deliver(torch.autograd.Function):
     """The identity, in place so that an in-place activation may follow.
 
-    `_anchor` is a leaf that requires grad, so that the error comes this far even where nothing before the layer asks
-    for it. Only a backward that accumulates into `.grad` reaches a leaf, whoever runs it; `torch.autograd.grad`, as in
-    a gradient penalty, does not.
+    `_anchor` is a leaf that requires grad, so that the gradient comes this far even where nothing before the layer
+    needs one. Only a backward that accumulates into `.grad` reaches a leaf, whoever runs it; `torch.autograd.grad`, as
+    in a gradient penalty, does not.
     """
 
     @staticmethod
@@ -31,26 +31,26 @@ class _Tap(torch.autograd.Function):
         return grads[0], grads[0].new_empty(0), None, None
 
 
-def tap(output: Tensor, layer_input: Tensor, deliver: Deliver) -> Tensor:
-    """The output to hand on in place of `output`; `deliver` is called when backward passes it."""
+def deliver_grad_output(output: Tensor, layer_input: Tensor, deliver: Deliver) -> Tensor:
+    """The output to use in place of `output`; `deliver` is called when backward passes it."""
     if torch.compiler.is_compiling():  # what `deliver` does cannot be part of a compiled graph
-        outside: Tensor = torch.compiler.disable(_tap)(output, layer_input, deliver)
+        outside: Tensor = torch.compiler.disable(_delivered)(output, layer_input, deliver)
         return outside
-    return _tap(output, layer_input, deliver)
+    return _delivered(output, layer_input, deliver)
 
 
-def _tap(output: Tensor, layer_input: Tensor, deliver: Deliver) -> Tensor:
+def _delivered(output: Tensor, layer_input: Tensor, deliver: Deliver) -> Tensor:
     arrived: list[Tensor] = []
 
     def hand_over(_: Tensor) -> None:
-        layer_input, error = arrived
+        layer_input, grad_output = arrived
         arrived.clear()
         with torch.no_grad():
-            deliver(layer_input, error)
+            deliver(layer_input, grad_output)
 
     anchor = torch.empty(0, device=output.device, dtype=output.dtype, requires_grad=True)
     anchor.register_post_accumulate_grad_hook(hand_over)
-    # A view (Linear gives one for sequences) would take the tap away with the first in-place operation on it.
+    # A view (Linear gives one for sequences) would be detached from this by the first in-place operation on it.
     fresh = output.clone() if output._is_view() else output
-    tapped: Tensor = _Tap.apply(fresh, anchor, layer_input.detach(), arrived)  # type: ignore[no-untyped-call]
-    return tapped
+    passed: Tensor = _Deliver.apply(fresh, anchor, layer_input.detach(), arrived)  # type: ignore[no-untyped-call]
+    return passed

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from adagp import AdaGP, Phase, schedules
 from adagp.coverage import find_layers
 from adagp.layers import Layer, LayerKind
-from adagp.predictor import Glance, PaperPredictor, Reading, Seen, TrustedPredictor
-from adagp.predictor.glance import maps_of
+from adagp.predictor import BatchSum, Features, GradientNetwork, PaperPredictor, SumLayout, TrustedPredictor
+from adagp.predictor.pooling import stack_feature_maps
 from adagp.rows import Rows
 from tests.nets import equal_parameters, look, sgd
 
@@ -46,15 +46,15 @@ def outputs(draw: st.DrawFn) -> tuple[Layer, Tensor]:
 
 @settings(max_examples=150, deadline=None)
 @given(outputs(), st.none() | st.integers(1, 10))
-def test_a_glance_is_the_mean_over_evenly_spread_samples(case: tuple[Layer, Tensor], most: int | None) -> None:
+def test_a_batch_sum_is_the_mean_over_evenly_spread_samples(case: tuple[Layer, Tensor], most: int | None) -> None:
     layer, output = case
     count = len(output)
     step = 1 if most is None else -(-count // most)
     picked = output[[place for place in range(count) if place % step == 0]].mean(0, keepdim=True)
-    glance = Reading.of(layer, output, most).glance(output)
-    assert glance.total.dim() == 1
-    assert torch.allclose(glance.mean(), picked, atol=1e-6)
-    ((places, maps),) = maps_of([(layer, glance)])
+    batch_sum = SumLayout.of(layer, output, most).sum_samples(output)
+    assert batch_sum.total.dim() == 1
+    assert torch.allclose(batch_sum.mean(), picked, atol=1e-6)
+    ((places, maps),) = stack_feature_maps([(layer, batch_sum)])
     assert places == [0]
     assert torch.allclose(maps[0], layer.reorganise(picked)[:, 0], atol=1e-6)
 
@@ -64,17 +64,17 @@ def test_a_glance_is_the_mean_over_evenly_spread_samples(case: tuple[Layer, Tens
 def test_the_samples_are_these(layout: torch.memory_format, most: int, picked: list[int]) -> None:
     module = nn.Conv2d(3, 5, 3)
     output = module(torch.randn(7, 3, 9, 8)).to(memory_format=layout)
-    reading = Reading.of(layer_of(module), output, most)
-    assert reading.steps is not None, "both layouts are read without a copy"
-    assert torch.allclose(reading.glance(output).mean()[0], output[list(picked)].mean(0), atol=1e-6)
+    layout = SumLayout.of(layer_of(module), output, most)
+    assert layout.steps is not None, "both layouts are read without a copy"
+    assert torch.allclose(layout.sum_samples(output).mean()[0], output[list(picked)].mean(0), atol=1e-6)
 
 
 def test_no_sample_is_taken_where_there_is_no_batch() -> None:
     convolution, linear = nn.Conv2d(3, 4, 3), nn.Linear(6, 8)
     for module, output in ((convolution, convolution(torch.randn(3, 8, 8))), (linear, linear(torch.randn(6)))):
-        glance = Reading.of(layer_of(module), output, 2).glance(output)
-        assert torch.equal(glance.mean(), output)
-        assert not glance.total.requires_grad
+        batch_sum = SumLayout.of(layer_of(module), output, 2).sum_samples(output)
+        assert torch.equal(batch_sum.mean(), output)
+        assert not batch_sum.total.requires_grad
 
 
 def test_layers_alike_are_reorganised_together_and_none_is_mixed_up() -> None:
@@ -82,9 +82,9 @@ def test_layers_alike_are_reorganised_together_and_none_is_mixed_up() -> None:
     found, _ = find_layers(model, model.parameters())
     made = [torch.randn(6, 4, 5, 5), torch.randn(6, 4), torch.randn(6, 4, 5, 5), torch.randn(8, 4, 5, 5)]
     predictor = PaperPredictor(samples=3)
-    glances = [(layer, predictor.glance(layer, output)) for layer, output in zip(found, made, strict=True)]
-    assert [places for places, _ in maps_of(glances)] == [[0, 2, 3], [1]]
-    for one, layer, output in zip(predictor.see(glances), found, made, strict=True):
+    sums = [(layer, predictor.summarize(layer, output)) for layer, output in zip(found, made, strict=True)]
+    assert [places for places, _ in stack_feature_maps(sums)] == [[0, 2, 3], [1]]
+    for one, layer, output in zip(predictor.pool(sums), found, made, strict=True):
         assert torch.equal(one.output, look(predictor, layer, output).output)
 
 
@@ -153,23 +153,23 @@ def test_a_kind_may_do_what_it_likes_with_the_mean(name: str, dtype: torch.dtype
         output = torch.randn(6, 4).to(dtype)
         mean = output.mean(0, keepdim=True)
         expected = CHANGES[name](layer.module, mean.clone()).detach().float().reshape(4, 1).expand(4, 16)
-        seen = look(predictor, layer, output).output
-        assert seen.dtype == torch.float32
-        assert torch.allclose(seen, expected, atol=1e-6 if dtype.itemsize > 2 else 2e-2)
+        features = look(predictor, layer, output).output
+        assert features.dtype == torch.float32
+        assert torch.allclose(features, expected, atol=1e-6 if dtype.itemsize > 2 else 2e-2)
 
 
 def test_an_output_without_a_batch_is_not_copied() -> None:
     layer = gate(lambda module, output: output.mean(1).t()[:, None, None, :], batched=False)
     output = torch.randn(5, 3, 4)  # time first
-    glance = PaperPredictor().glance(layer, output)
-    assert glance.total.data_ptr() == output.data_ptr()
-    assert not glance.is_copy
-    seen = look(PaperPredictor(grid=1), layer, output).output
-    assert torch.allclose(seen, output.mean((0, 1))[:, None], atol=1e-6)
+    batch_sum = PaperPredictor().summarize(layer, output)
+    assert batch_sum.total.data_ptr() == output.data_ptr()
+    assert not batch_sum.is_copy
+    features = look(PaperPredictor(grid=1), layer, output).output
+    assert torch.allclose(features, output.mean((0, 1))[:, None], atol=1e-6)
 
 
 def test_a_single_sample_is_seen_before_an_activation_can_overwrite_it() -> None:
-    seen = []
+    features = []
     for inplace in (False, True):
         torch.manual_seed(0)
         model = nn.Sequential(
@@ -178,21 +178,21 @@ def test_a_single_sample_is_seen_before_an_activation_can_overwrite_it() -> None
         gp = AdaGP(model, sgd(model), schedules.always_backprop(), "paper")
         with gp.batch() as batch:
             batch.backward(model(torch.randn(1, 2, 9, 9)).mean())
-        seen.append(batch._watch.seen["2"][0].output)
-    assert torch.equal(*seen)
+        features.append(batch._recorder.features["2"][0].output)
+    assert torch.equal(*features)
 
 
 class _LastLayerTrusted(TrustedPredictor):
     def __init__(self) -> None:
         super().__init__()
-        self.asked: set[str] = set()
+        self.requests: set[str] = set()
 
     def trust(self, layer: str) -> float:
         return 0.5 if layer == "2" else 0.0
 
-    def predict(self, asked: Sequence[tuple[Layer, Seen]]) -> Iterator[Rows | None]:
-        self.asked |= {layer.name for layer, _ in asked}
-        return super().predict(asked)
+    def predict(self, requests: Sequence[tuple[Layer, Features]]) -> Iterator[Rows | None]:
+        self.requests |= {layer.name for layer, _ in requests}
+        return super().predict(requests)
 
 
 @pytest.mark.parametrize("immediate", [False, True])
@@ -214,9 +214,9 @@ def test_a_layer_without_trust_is_left_alone_and_not_even_looked_at(immediate: b
                 moved = [not torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True)]
                 assert moved == [False, False, True, True]
             if batch.plan.phase is Phase.GP:
-                looked.append(set(batch._watch.seen))
+                looked.append(set(batch._recorder.features))
         assert gp.counts() == {"backprop": 8, "predicted": 2, "skip": 2}
-        assert predictor.asked == {"2"}
+        assert predictor.requests == {"2"}
         return model, looked
 
     one, looked = trained(is_compiled=False)
@@ -226,15 +226,15 @@ def test_a_layer_without_trust_is_left_alone_and_not_even_looked_at(immediate: b
     assert equal_parameters(one, two)
 
 
-def test_readings_of_many_forms_are_kept_but_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adagp.predictor.network._MOST_READINGS", 3)
+def test_layouts_of_many_shapes_are_kept_but_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adagp.predictor.network._MOST_LAYOUTS", 3)
     module = nn.Linear(3, 4)
     layer, predictor = layer_of(module), PaperPredictor()
     for length in (1, 2, 1, 2, 3, 4, 5, 1):
         output = torch.randn(6, length, 4)
         expected = nn.functional.adaptive_avg_pool2d(output.mean(0).t()[None, :, None], 4)[0].flatten(1)
         assert torch.allclose(look(predictor, layer, output).output, expected, atol=1e-6)
-        assert len(predictor._readings) <= 3
+        assert len(predictor._layouts) <= 3
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
@@ -259,20 +259,20 @@ def test_half_precision_is_summed_in_full() -> None:
 
 
 @pytest.mark.parametrize("size", [64, 24])
-def test_glances_never_take_more_than_a_share_of_the_largest_output(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_never_take_more_than_a_share_of_the_largest_output(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(*(nn.Conv2d(4, 4, 3, padding=1) for _ in range(40)))
     gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), "paper")
-    seen: list[list[int]] = []
-    see = PaperPredictor.see
+    taken: list[list[int]] = []
+    pool = GradientNetwork.pool
 
-    def watched(self: PaperPredictor, glances: Sequence[tuple[Layer, Glance]]) -> list[Seen]:
-        seen.append([glance.nbytes for _, glance in glances])
-        return see(self, glances)
+    def watched(self: GradientNetwork, sums: Sequence[tuple[Layer, BatchSum]]) -> list[Features]:
+        taken.append([batch_sum.nbytes for _, batch_sum in sums])
+        return pool(self, sums)
 
-    monkeypatch.setattr(PaperPredictor, "see", watched)
+    monkeypatch.setattr(GradientNetwork, "pool", watched)
     x = torch.randn(size, 4, 8, 8)
     for _ in range(2):
         gp.step(lambda: model(x).square().mean())
-    assert sum(map(len, seen)) == 80
-    assert max(map(sum, seen)) <= x.nbytes / 16
-    assert len(seen) == 2 * -(-40 // (size // 16)), "as many at once as that allows"
+    assert sum(map(len, taken)) == 80
+    assert max(map(sum, taken)) <= x.nbytes / 16
+    assert len(taken) == 2 * -(-40 // (size // 16)), "as many at once as that allows"
