@@ -935,7 +935,7 @@ def test_a_large_prediction_is_not_taken_for_an_infinite_one(dtype: torch.dtype)
         ({"model": None}, "model = None: give a torch.nn.Module"),
         ({"schedule": None}, "schedule = None: give one of adagp.schedules"),
         ({"schedule": "ladder"}, "schedule = 'ladder': give one of adagp.schedules"),
-        ({"schedule": schedules.fixed}, "schedule = <function fixed.*: it must take a step's number alone"),
+        ({"schedule": schedules.fixed}, r"schedule = <function fixed.*: it must be callable as schedule\(step\)"),
         ({"optimizer": None}, "optimizer = None: give the torch.optim optimizer"),
         ({"predictor": PaperPredictor}, "predictor = <class .*PaperPredictor'>: give an object, not its class"),
     ],

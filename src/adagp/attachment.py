@@ -240,7 +240,7 @@ class Attachment:
         return copy.deepcopy(state)  # a snapshot: training goes on in place
 
     def _setup(self) -> dict[str, str]:
-        """What a state can only be loaded beside."""
+        """The parts of the set-up that a saved state must match."""
         return {
             "predictor": type(self.predictor).__name__,
             "schedule": type(self.schedule).__name__,
@@ -263,7 +263,7 @@ class Attachment:
             first = names[0]
             raise ValueError(
                 f"the state is of another model: {len(names)} layers differ, the first is {first!r} "
-                f"(saved rows {saved.get(first)}, here {mine.get(first)}); load it beside the model it was saved with, "
+                f"(saved rows {saved.get(first)}, here {mine.get(first)}); load it into the model it was saved from, "
                 "in the same memory format"
             )
         for part, here in self._setup().items():

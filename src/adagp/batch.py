@@ -180,7 +180,7 @@ class Batch:
         self.ran_forward()
 
     def ran_forward(self) -> None:
-        """Say that the forward of a micro-batch is over, where its loss is not at hand, as in a pipeline's stage."""
+        """Say that the forward of a micro-batch is over, where the loss is elsewhere, as in a pipeline's stage."""
         self._recorder.end_forward()
         self._micro_batch += 1
 
@@ -318,7 +318,7 @@ class Batch:
         attached.called |= self._samples.keys()
 
     def _unscale(self, supplied: Sequence[Layer]) -> None:
-        """Let the scaler divide what backward brought, and nothing else; a batch that failed is scaled anew."""
+        """Let the scaler unscale what backward brought, and nothing else. A batch that failed is scaled again."""
         if self._scaler is None or not self._scaled or self.failed:
             return
         kept = [(parameter, parameter.grad) for layer in supplied for parameter in layer.parameters()]
@@ -486,7 +486,7 @@ class Batch:
         """Take in what a layer's forward shows."""
         now = self._attached.immediate and self.plan.phase is Phase.GP
         samples = self._samples.setdefault(layer.name, [])
-        # Known at the first batch, before anything is updated too early; a next micro-batch is no second use but in GP.
+        # Raise on the first batch, before any early update. A further micro-batch is a second use in GP, not in BP.
         if self._attached.immediate and len(samples) > (0 if now else self._micro_batch):
             raise RuntimeError(
                 f"immediate=True: layer {layer.name!r} ran twice in one batch, and its weight cannot change between "

@@ -18,7 +18,7 @@ from adagp.layers import kind_of
 from adagp.schedules import GradientWork, Phase, Plan, ResolvedPlan, always_backprop, resolve
 
 PREDICTOR_FEATURES = 17
-"""Of the default predictor: a grid of 4 x 4 and a constant."""
+"""Inputs of the default predictor's last layer: a grid of 4 x 4 and a constant."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class LayerCost:
     """Multiply-adds of one layer in one batch.
 
     Attributes:
-        forward: Of its output.
-        input_gradient: Of the error it passes on; 0 where nothing before it needs one.
-        weight_gradient: Of its gradient, by whatever source.
+        forward: For its output.
+        input_gradient: For the gradient at its input; 0 where nothing before it needs one.
+        weight_gradient: For its weight gradient, from whatever source.
     """
 
     forward: int = 0
@@ -56,7 +56,7 @@ class CostModel:
 
         Args:
             model: Any model whose forward takes one tensor.
-            input_shape: Of that tensor, the batch first.
+            input_shape: The shape of that tensor, batch first.
             k: Entries that `topk` keeps per sample and channel.
             features: Inputs of the predictor's last layer, which writes the rows.
         """

@@ -120,7 +120,7 @@ def present_coverage(
         if layer is not None and not layer.weight.requires_grad:
             reason = "frozen: weight.requires_grad is False"
         if reason == _NOT_OPTIMIZED and id(own["weight"]) in held:
-            reason = "its weight joined the optimizer after AdaGP was attached: attach it anew to cover it"
+            reason = "its weight joined the optimizer after AdaGP was attached: attach it again to cover it"
         mine = []
         for key, parameter in own.items():
             supplier = suppliers.get(id(parameter), name)

@@ -244,7 +244,7 @@ class AdaGP:
     def counts(self) -> dict[str, int]:
         """How many layer updates each source supplied.
 
-        Events are counted beside: `fallback` (a GP batch redone or followed by BP because of a NaN) and `nonfinite`
+        Two events are counted too: `fallback` (a GP batch redone or followed by BP because of a NaN) and `nonfinite`
         (a layer's true gradient that was not finite, so that nothing learned from it).
         """
         return dict(self._attached.counts)
@@ -308,8 +308,8 @@ def _refuse_other_kinds(model: object, optimizer: object, schedule: object, pred
         pass  # a callable written in C may tell nothing about its arguments
     except TypeError:
         raise TypeError(
-            f"schedule = {schedule!r}: it must take a step's number alone; was it to be called first, as in "
-            "schedules.fixed(1, 1)?"
+            f"schedule = {schedule!r}: it must be callable as schedule(step); did you pass a factory such as "
+            "schedules.fixed without calling it?"
         ) from None
     if isinstance(predictor, type):
         raise TypeError(f"predictor = {predictor!r}: give an object, not its class")

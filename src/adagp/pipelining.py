@@ -50,7 +50,7 @@ class ForwardSchedule(PipelineScheduleSingle):
     """Forward only, without waiting at the end.
 
     Torch's own waits until the next stage has taken every output, which would bring the bubble back. Here that is
-    waited for a batch later, and the input of the next micro-batch is asked for before the one at hand is worked on.
+    waited for a batch later, and the input of the next micro-batch is requested before the present one is processed.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class Pipeline:
     """
 
     def __init__(self, schedule: PipelineScheduleSingle, gp: AdaGP) -> None:
-        """Stand beside a schedule and the AdaGP of its stage.
+        """Combine a schedule and the AdaGP of its stage.
 
         Args:
-            schedule: Of one stage a rank, such as `ScheduleGPipe` or `Schedule1F1B`, with a loss function.
+            schedule: One stage per rank, such as `ScheduleGPipe` or `Schedule1F1B`, with a loss function.
             gp: Over the stage's module and an optimizer of its parameters; the same schedule of phases on every rank.
         """
         self._refuse(schedule, gp)
@@ -112,7 +112,7 @@ class Pipeline:
         assert isinstance(stage, PipelineStage)
         self._schedule, self._gp = schedule, gp
         self._count = schedule._n_microbatches
-        # A stage of its own: a schedule that switches between training and evaluation meets its neighbours anew.
+        # A stage of its own: a schedule that switches between training and evaluation sets up its connections again.
         twin = PipelineStage(
             stage.submod,
             stage.stage_index,

@@ -1,7 +1,7 @@
 """Quality: how a predicted gradient compares with the true one, per layer and running.
 
-Cosine says whether the direction helps, the norm ratio how large the step is beside the true one. MSE and MAPE are
-the paper's figures (section 6.1.2). MAPE, equation (1), divides by each true value: it is undefined where that is 0
+Cosine says whether the direction helps, the norm ratio how large the step is compared with the true one. MSE and MAPE
+are the paper's figures (section 6.1.2). MAPE, equation (1), divides by each true value: it is undefined where that is 0
 and, because gradients crowd around 0, has no finite mean in theory. Entries smaller than `MAPE_FLOOR` times the
 layer's root mean square are therefore left out. A prediction of nothing at all has a MAPE of 1.
 """

@@ -46,7 +46,7 @@ class Source:
         return (self.gradient(*one) for one in requests)
 
     def options(self) -> str:
-        """The source's options in brackets, empty where it has none: a saved state is only loaded beside the same."""
+        """The source's options in brackets, or an empty string; a saved state must match them."""
         return ""
 
     def refuse(self, layer: Layer) -> str:
@@ -151,7 +151,7 @@ class Zero(Source):
 
 @_supplies("random")
 class Random(Source):
-    """Normal numbers, drawn anew every batch (paper 003, section 2.2)."""
+    """Normal numbers, drawn again in every batch (paper 003, section 2.2)."""
 
     def __init__(self, std: float | None = None, seed: int = 0) -> None:
         """`std` defaults to one over the number of samples in the batch; the generator is the source's own."""

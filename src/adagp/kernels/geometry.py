@@ -1,4 +1,4 @@
-"""What a convolution is beside its tensors, checked once so that no kernel has to."""
+"""The options of a convolution, checked once so that no kernel has to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -50,8 +50,8 @@ def register(
     """Make a builder known under a name and form; works for a function and for a module class.
 
     Args:
-        name: Of the network.
-        form: Of the network; the one registered first is what `build` takes by default.
+        name: The network's name.
+        form: The network's form; `build` takes the one registered first by default.
         task: What it is for: `classification`, `translation` or `detection`.
         pixels: Height and width of the images it is meant for.
         inputs: Shapes of the forward's arguments, for networks that do not take one batch of images.

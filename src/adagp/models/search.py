@@ -8,7 +8,7 @@ from torch import Tensor
 from adagp.models.transformer import PAD, Transformer
 
 LENGTH_POWER = 0.6
-"""Of Wu et al. (2016), equation 14: long sentences are improbable, and should not lose for that alone."""
+"""Length penalty of Wu et al. (2016), equation 14: long sentences are improbable and should not lose for it."""
 
 
 @torch.no_grad()

@@ -214,9 +214,9 @@ class Transformer(nn.Module):
         Args:
             source_vocabulary: Words of the language to translate from, special ones included.
             target_vocabulary: Words of the language to translate to, special ones included.
-            layers: Of the encoder, and as many of the decoder.
-            width: Of a word's vector; `heads` must divide it.
-            heads: Of each attention.
+            layers: Layers of the encoder, and of the decoder.
+            width: Size of a word's vector; `heads` must divide it.
+            heads: Heads of each attention.
             hidden: Width inside the feed-forward parts.
             dropout: After the embeddings, in attentions and feed-forward parts, and before each addition.
             longest: Words of the longest sentence.

@@ -71,7 +71,7 @@ class GradientNetwork:
             samples: Average at most this many samples of a batch, evenly spread, instead of all; fewer, down to a
                 quarter, where a sample has more than 256 positions.
             literal: The printed recipe; its first predictions may be many times larger than true gradients.
-            seed: Of the initial weights and of the turns; the global generator is left alone.
+            seed: Seeds the initial weights and the order of layers; the global generator is left alone.
         """
         if layers_per_step is not None and layers_per_step < 1:
             raise ValueError("layers_per_step: must be at least 1, or None for all layers")

@@ -14,7 +14,7 @@ from adagp.schedules.sources import spec
 def approximate(
     layers: Sequence[str], source: str, *, every_layer: int = 1, first_layer: int = 1, every_batch: int = 1
 ) -> Schedule:
-    """Give every so-manieth layer another source in every so-manieth batch; all the rest is exact.
+    """Use `source` for every `every_layer`-th layer in every `every_batch`-th batch; all other gradients are exact.
 
     The approximated batch is the last of each cycle, so that training begins with exact batches; the paper does not
     say which one it is.

@@ -9,7 +9,7 @@ from adagp.schedules.sources import spec
 
 @dataclass(frozen=True)
 class Ladder(Schedule):
-    """A warm-up and then rungs of k GP batches followed by m BP batches; the last rung lasts for ever."""
+    """A warm-up and then rungs of k GP batches followed by m BP batches; the last rung never ends."""
 
     warmup_steps: int
     rung_steps: int
@@ -68,5 +68,5 @@ def ladder(
 
 
 def fixed(k: int, m: int, source: str = "predicted") -> Ladder:
-    """K GP batches, then m BP batches, for ever, without a warm-up."""
+    """K GP batches, then m BP batches, repeated forever, without a warm-up."""
     return Ladder(warmup_steps=0, rung_steps=1, rungs=((k, m),), source=source)

@@ -115,7 +115,7 @@ def always_backprop() -> Schedule:
 
 
 class Repeating(Schedule):
-    """Plans that come one after the other and then again from the first, for ever."""
+    """A cycle of plans that repeats forever."""
 
     def __init__(self, plans: Sequence[Plan]) -> None:
         """`plans` are made once; a step only looks one up."""

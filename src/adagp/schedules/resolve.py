@@ -63,7 +63,7 @@ def resolve(
     Args:
         plan: The plan of one batch.
         layers: The covered layers.
-        sources: The sources at hand; None: all that are known.
+        sources: The available sources; None: all that are known.
         uncovered: The other modules with parameters, which a plan may name too; None: it may name any.
         resting: Layers that take no part now, because they are frozen or their output is never seen.
         has_predictor: Whether there is a predictor, to predict and to learn.

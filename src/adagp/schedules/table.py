@@ -6,7 +6,7 @@
     conv2   backprop  backprop  random    backprop
     conv*   topk      backprop  backprop  backprop
 
-The table repeats for ever. A row names a layer or a shell-style pattern; the first row that matches a layer counts,
+The table repeats forever. A row names a layer or a shell-style pattern; the first row that matches a layer counts,
 and layers that no row matches get `backprop`.
 """
 
@@ -42,7 +42,7 @@ def from_table(text: str, layers: Sequence[str]) -> Schedule:
 def to_table(schedule: Callable[[int], Plan], layers: Sequence[str], batches: int) -> str:
     """The first batches of any schedule as a table, to begin one's own from.
 
-    A table knows sources and no phases: what a GP batch leaves out beside them (graph, norms) is not written.
+    A table knows sources and no phases: what else a GP batch leaves out (graph, norms) is not written.
     """
     require(len(layers) > 0, "layers", "there are none: take them from schedules.layer_names(model)")
     require(batches >= 1, "batches", "must be at least 1")

@@ -30,7 +30,7 @@ def answers(outputs: Sequence[Tensor], targets: Tensor) -> Tensor:
     """The raw predictions (M, 5 + classes) that answer for the objects: `[:, 5:].argmax(1)` are their classes.
 
     Args:
-        outputs: Of the network.
+        outputs: What the network returns.
         targets: One row per object, (M, 6): index of the image in the batch, class, and its centre box as shares of
             the image (x, y, width, height).
     """
@@ -45,7 +45,7 @@ def loss(outputs: Sequence[Tensor], targets: Tensor) -> Tensor:
     of a pixel is larger for them.
 
     Args:
-        outputs: Of the network.
+        outputs: What the network returns.
         targets: Objects of all images, as `answers` takes them; (0, 6) where there are none.
 
     Raises:
