@@ -27,6 +27,18 @@ def small_cnn(inplace: bool = True) -> nn.Sequential:
     )
 
 
+class Functional(nn.Module):
+    """Uses the weight of `hidden` without calling the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(nn.functional.linear(x, self.hidden.weight))  # type: ignore[no-any-return]
+
+
 def batches(count: int, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(seed)
     return [

@@ -15,7 +15,7 @@ from adagp import AdaGP, NonFiniteError, Phase, Plan, schedules
 from adagp.layers import Layer
 from adagp.predictor import Features, PaperPredictor
 from adagp.rows import Rows
-from tests.nets import batches, build, equal_parameters, look, loss_of, sgd, small_cnn
+from tests.nets import Functional, batches, build, equal_parameters, look, loss_of, sgd, small_cnn
 
 OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-3),
@@ -459,18 +459,6 @@ def test_tied_weights_get_one_gradient_and_immediate_is_refused() -> None:
     assert gp.counts()["backprop"] == 3
     with pytest.raises(ValueError, match="immediate=True: a parameter of layer 'table' belongs to another module too"):
         AdaGP(model, sgd(model), schedules.fixed(1, 1), immediate=True)
-
-
-class Functional(nn.Module):
-    """Uses a weight without calling its module."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(4, 4)
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(nn.functional.linear(x, self.hidden.weight))
 
 
 def test_a_weight_used_functionally_is_dropped_from_coverage_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:

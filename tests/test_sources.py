@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from adagp import AdaGP, Phase, Plan, schedules
 from adagp.kernels import topk_weight_grad
 from adagp.sources import Random, Source, TopK
-from tests.nets import batches, build, equal_parameters, loss_of, sgd
+from tests.nets import Functional, batches, build, equal_parameters, loss_of, sgd
 
 
 def attach(model: nn.Module, overrides: dict[str, str], **given_sources: Source) -> AdaGP:
@@ -217,18 +217,6 @@ def test_topk_gets_its_gradients_whoever_runs_the_backward(layer: str) -> None:
     found = gradients(theirs)
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
-
-
-class Functional(nn.Module):
-    """Uses the weight of `hidden` without calling the module."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(4, 4)
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(nn.functional.linear(x, self.hidden.weight))
 
 
 def test_topk_does_not_leave_a_weight_used_functionally_untrained(caplog: pytest.LogCaptureFixture) -> None:
