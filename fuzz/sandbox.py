@@ -45,7 +45,7 @@ class Sandbox:
     def __init__(self, scratch: Path, seed: int, jobs: int) -> None:
         """`jobs` cases run side by side."""
         self._scratch, self._seed, self._jobs = scratch, seed, jobs
-        self._resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        self._resident = _memory_bytes()[1]  # not the peak, which a process inherits from the one that started it
 
     def templates(self, target: Target) -> Path:
         """The folder that the target's `prepare` fills."""
@@ -168,9 +168,15 @@ def _confine(base: Path) -> None:
         os.close(opened)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (held + MEMORY_BYTES,) * 2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what a script runs in the background
+    resource.setrlimit(resource.RLIMIT_AS, (_memory_bytes()[0] + MEMORY_BYTES,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _memory_bytes() -> tuple[int, int]:
+    """The address space and the resident memory of this process."""
+    total, resident, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    return total * resource.getpagesize(), resident * resource.getpagesize()
 
 
 def _judge(case: Case, base: Path) -> dict[str, Any]:
