@@ -68,7 +68,7 @@ def test_table_says_what_its_figures_are():
         (["--model", "vgg13", "--array", "0x12"], ["array=0x12", "at least 1"]),
         (["--model", "vgg13", "--second-array", "0x3"], ["second-array=0x3", "at least 1"]),
         (["--model", "vgg13", "--input", "3x8x8"], ["input", "--module"]),
-        (["--model", "vgg13", "--sweep", "batch"], ["'batch'", "--sweep batch=16,64"]),
+        (["--model", "vgg13", "--sweep", "batch"], ["'batch'", "batch=16,64"]),
         (["--model", "vgg13", "--sweep", "size=3"], ["'size'", "batch, epochs"]),
         (["--model", "vgg13", "--sweep", "batch=a"], ["batch", "'a'", "integer"]),
         (["--model", "vgg13", "--sweep", "batch="], ["batch has no values"]),
@@ -90,6 +90,12 @@ def test_table_says_what_its_figures_are():
         (["--layer", "c_in=64,c_out=64,c_in=3"], ["c_in is given twice"]),
         (["--layer", "c_in=64,c_out=64,kernel=a"], ["kernel", "'a'"]),
         (["--layer", "c_in=64,c_out=64,groups=3"], ["groups=3", "divides"]),
+        (["layer"], ["layer: is missing", "c_in=64"]),
+        (["layer", CONV1_2, "--layer", CONV1_2], ["layer: is given twice"]),
+        (["sweep", "--model", "vgg13"], ["nothing is varied", "batch=16,64"]),
+        (["sweep", "batch=1", "--model", "vgg13", "--batch", "3"], ["batch", "leave one out"]),
+        (["--model", "vgg13", "--sweep", "array=2x2", "--array", "3x3"], ["array", "leave one out"]),
+        (["--model", "vgg13", "--register-words", "10"], ["register_words", "nothing under ws", "rs"]),
         (["--layer", CONV1_2, "--buffer-words", "10"], ["buffer_words", "nothing under ws", "rs"]),
         (["--layer", CONV1_2, "--dataflow", "rs", "--buffer-words", "10"], ["buffer_words=10", "give more"]),
     ],
@@ -100,6 +106,112 @@ def test_bad_input_names_itself_and_the_remedy(arguments, messages):
     for message in messages:
         assert message in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+IDLE = [
+    (["--model", "vgg13", "--pes", "3"], "--pes", "network", "search"),
+    (["--model", "vgg13", "--sweep", "batch=1", "--timeline", "a.png"], "--timeline", "sweep", "network"),
+    (["--model", "vgg13", "--sweep", "batch=1", "--pes", "3"], "--pes", "sweep", "search"),
+    (["--model", "vgg13", "--search", "--timeline", "a.png"], "--timeline", "search", "network"),
+    (["--model", "vgg13", "--search", "--picture=a.png"], "--picture", "search", "network"),
+    (["--model", "vgg13", "--search", "--energy", "ddr3"], "--energy", "search", "network"),
+    (["--search", "--model", "vgg13", "--sweep", "batch=1"], "--search", "sweep", "search"),
+    *(
+        (["--layer", CONV1_2, option, *value], option, "a single layer", mode)
+        for option, value, mode in [
+            ("--model", ["vgg13"], "network"),
+            ("--search", [], "search"),
+            ("--sweep", ["batch=1"], "sweep"),
+            ("--pes", ["3"], "search"),
+            ("--picture", ["a.png"], "network"),
+            ("--timeline", ["a.png"], "network"),
+            ("--epochs", ["3"], "network"),
+            ("--stalls", [], "network"),
+            ("--grid", ["3"], "network"),
+            ("--energy", ["ddr3"], "network"),
+        ]
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "option", "mode", "owner"), IDLE, ids=lambda value: str(value)[:60])
+def test_an_option_without_effect_is_refused_by_name(arguments, option, mode, owner, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"adagp: error: {option}: has no effect on ")
+    assert mode in result.stderr
+    assert f"use 'adagp simulate {owner}'" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (["--model", "vgg13", "--epochs", "30"], ["network", "--model", "vgg13", "--epochs", "30"]),
+        (["--layer", CONV1_2, "--batch", "3"], ["layer", CONV1_2, "--batch", "3"]),
+        ([f"--layer={CONV1_2}"], ["layer", "--layer", CONV1_2]),
+        (
+            ["--sweep", "batch=1,2", "--model", "vgg13", "--sweep=grid=2,3"],
+            ["sweep", "batch=1,2", "grid=2,3", "--model", "vgg13"],
+        ),
+        (
+            ["--model", "vgg13", "--search", "--pes", "9", "--dataflow", "ws"],
+            ["search", "--model", "vgg13", "--pes", "9", "--dataflow", "ws"],
+        ),
+    ],
+)
+def test_the_old_spelling_gives_the_same(old, new):
+    assert simulated(*old) == simulated(*new)
+
+
+def test_help_is_there_for_every_mode():
+    whole = run("--help").stdout
+    for mode in ("network", "layer", "sweep", "search"):
+        assert mode in whole
+        assert f"simulate {mode}" in run(mode, "--help").stdout
+    assert "ISCA 2016" in whole
+    assert run("nonsense").exit_code == 2
+
+
+def test_a_machine_file_and_options_beside_it(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('array = "6x8"\ndataflow = "os"\npolicy = "once"\nstalls = true\ngrid = 2\n')
+    small = ["--model", "vgg13", "--batch", "8"]
+    options = ["--array", "6x8", "--dataflow", "os", "--policy", "once", "--stalls", "--grid", "2"]
+    assert simulated(*small, "--machine", str(file)) == simulated(*small, *options)
+    beside = simulated(*small, "--machine", str(file), "--array", "12x15", "--no-stalls")["machine"]
+    assert (beside["array"]["rows"], beside["dataflow"], beside["stalls"]) == (12, "os", False)
+    layer = simulated("layer", CONV1_2, "--machine", str(file))
+    assert layer == simulated("layer", CONV1_2, "--array", "6x8", "--dataflow", "os")
+    found = simulated("search", *small, "--machine", str(file))
+    assert found["pes"] == 48
+    assert {best["dataflow"] for best in found["found"]} == {"ws", "os", "is", "rs"}
+    assert (found["given"]["dataflow"], found["given"]["rows"]) == ("os", 6)
+    swept = simulated("sweep", "array=6x8", *small, "--machine", str(file))["points"][0]["designs"]
+    assert swept["max"]["speed_up"] == simulated(*small, *options)["designs"]["max"]["speed_up"]
+
+
+@pytest.mark.parametrize("content", [b"array = ", b"\xff", b"size = 3", b"[array]\nrows = 3", None])
+@pytest.mark.parametrize("mode", [["layer", CONV1_2], ["network", "--model", "vgg13"]])
+def test_a_damaged_machine_file_is_one_line(tmp_path, content, mode):
+    file = tmp_path / "mine.toml"
+    if content is not None:
+        file.write_bytes(content)
+    result = run(*mode, "--machine", str(file))
+    assert result.exit_code == 2
+    assert result.stderr.startswith("adagp: error: machine: ")
+    assert "mine.toml" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_search_shows_the_given_array_under_the_given_dataflow():
+    found = simulated("--model", "vgg13", "--batch", "8", "--search", "--pes", "9", "--dataflow", "is")
+    assert [best["dataflow"] for best in found["found"]] == ["is"]
+    alone = simulated("--model", "vgg13", "--batch", "8", "--dataflow", "is")
+    assert found["given"]["dataflow"] == "is"
+    assert found["given"]["designs"]["max"]["speed_up"] == alone["designs"]["max"]["speed_up"]
 
 
 def test_network_in_total_and_layer_by_layer():
@@ -190,14 +302,25 @@ def test_csv_and_pictures_of_a_network(tmp_path):
     assert b"GP batch" in (tmp_path / "time.svg").read_bytes()
 
 
-def test_simulating_a_frozen_network_does_not_wait_for_torch():
+@pytest.mark.parametrize(
+    ("arguments", "printed"),
+    [
+        (["--model", "vgg13", "--data", "cifar10", "--json"], "vgg13 on cifar10"),
+        (["--layer", CONV1_2, "--json"], "forward"),
+        (["layer", CONV1_2, "--dataflow", "rs", "--json"], "forward"),
+        (["--help"], "Usage"),
+        (["layer", "--help"], "Usage"),
+        (["network", "--help"], "Usage"),
+    ],
+)
+def test_simulating_does_not_wait_for_torch(arguments, printed):
     code = (
         "import sys; from adagp.cli import app\n"
-        "try: app(['simulate', '--model', 'vgg13', '--data', 'cifar10', '--json'])\n"
+        f"try: app(['simulate', *{arguments!r}])\n"
         "except SystemExit as end: assert not end.code\n"
         "slow = {'torch', 'matplotlib', 'sklearn'} & set(sys.modules); assert not slow, slow"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "src")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["network"] == "vgg13 on cifar10"
+    assert printed in done.stdout

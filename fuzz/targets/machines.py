@@ -21,7 +21,7 @@ _NETWORKS = (
     "yolo_v3 voc2007",
 )
 _NUMBERS = (
-    *("--batch", "--epochs", "--buffer-words", "--register-words", "--grid", "--channels", "--bandwidth", "--pes"),
+    *("--batch", "--epochs", "--buffer-words", "--register-words", "--grid", "--channels", "--bandwidth"),
     "--vector-lanes",
 )
 _SWEPT = (
@@ -31,9 +31,9 @@ _SWEPT = (
     "array",
     "dataflow",
     "bandwidth",
-    "buffer_words",
+    "buffer-words",
     "epochs",
-    "second_array",
+    "second-array",
     "policy",
 )
 

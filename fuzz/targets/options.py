@@ -22,12 +22,15 @@ _SMALL = {
     "compare": (*TINY, "--methods", "bp,adagp", "--seeds", "0"),
     "schedule": ("--epochs", "3", "--steps-per-epoch", "20"),
     "schedule show": ("--model", "cnn"),
-    "simulate": ("--model", "vgg13"),
+    "simulate network": ("--model", "vgg13"),
+    "simulate sweep": ("--model", "vgg13", "batch=1"),
+    "simulate search": ("--model", "vgg13", "--pes", "4"),
     "hardware check": ("--array", "2x2"),
     "reproduce approximation-accuracy": ("--data", "digits", "--tables", "3", "--epochs", "1", "--train-limit", "128"),
     "reproduce approximation-kernel": ("--rounds", "1"),
 }
-_OFTEN = {"train": 12, "compare": 6, "schedule": 6, "schedule show": 8, "simulate": 8, "pipeline": 8}
+_OFTEN = {"train": 12, "compare": 6, "schedule": 6, "schedule show": 8, "simulate network": 4, "pipeline": 8}
+_OFTEN |= {"simulate layer": 2, "simulate sweep": 2}
 _RARELY = ("models", "hardware report", "reproduce approximation-kernel", "reproduce predictor-quality")
 # What works as long as the user wants: it is stopped, not called a hang.
 _LONG = ("train", "compare", "models", "data", "hardware", "reproduce")
@@ -64,7 +67,9 @@ _WORDS: dict[str, Any] = {
     "array": lambda: ["1x1", "12x15", "0x3", "3x", "x", "3x3x3", "-1x4", "1000000x1000000", "\uff12x3", "1e3x2"],
     "phases": lambda: ["BP", "4GP,BP", "999999999GP", "0GP", "-1GP", "GP,,BP", "WARMUP,BP", "bp", "9" * 5000 + "GP"],
     "until": lambda: ["features.0", "features", "classifier", "nothing", "", "features.*"],
+    "keys": lambda: ["c_in=3,c_out=4", "c_in=3,c_out=4,out=2x2,stride=2"],
     "layer": lambda: ["c_in=3,c_out=4", "c_in=3,c_out=4,out=2x2,kernel=3,groups=2"],
+    "ranges": lambda: ["grid=1,2", "dataflow=ws,rs", "batch=2", "="],
     "sweep_over": lambda: ["batch=1,2", "grid=0", "batch=", "=", "batch=1,,2", "nothing=1", "array=2x2,3x3"],
     "module": lambda: ["nets:good", "nets:bad", "broken:x", "os:getpid", "nets", ":", "nets:", "raises:x", "leaves:x"],
     "design": lambda: ["baseline", "low", "efficient", "max", "none"],

@@ -4,11 +4,11 @@ from statistics import fmean
 import pytest
 from typer.testing import CliRunner
 
-from adagp.accelerator import CNNS, IMAGE_SETS, Design, Machine, network, paper_schedule, simulate
+from adagp.accelerator import CNNS, IMAGE_SETS, Design, Setting, network, paper_schedule, simulate
 from adagp.cli import app
 from adagp.reproduce import accelerator as paper
 
-SCALE = paper.Scale(32, 30, Machine())
+SETTING = Setting(32, 30)
 
 
 def run(*arguments):
@@ -62,8 +62,8 @@ def test_figure_16_adds_up(tmp_path):
     rows = found["tables"][0]["rows"]
     assert len(rows) == 12
     assert rows[-1][0] == "all"
-    runs = paper.runs_of("vgg13", "cifar10", SCALE)
-    assert paper.figure16_table(runs, SCALE).rows[-1][-1] == f"{paper.speed_up(runs, Design.EFFICIENT):.3f}"
+    found = paper.simulated("vgg13", "cifar10", SETTING)
+    assert paper.figure16_table(found, SETTING).rows[-1][-1] == f"{found.speed_up(Design.EFFICIENT):.3f}"
 
 
 @pytest.mark.parametrize(
@@ -94,16 +94,16 @@ def test_figure_21_prints_every_policy_and_table_of_energies():
 
 @pytest.mark.usefixtures("two_networks")
 def test_equal_area_gives_the_baseline_more_pes():
-    table = paper.iso_table("area", SCALE, lambda text: None)
+    table = paper.iso_table("area", SETTING, lambda text: None)
     assert {row[2] for row in table.rows} == {"192", "195"}
     assert all(float(row[3]) > 0 for row in table.rows)
     assert [row[-1] for row in table.rows[:3]] == ["+4.63", "+4.61", "+5.53"]
 
 
 def test_levers_change_one_assumption_each():
-    levers = paper._levers(SCALE)
-    assert levers.pop("nothing") == SCALE
-    assert len({repr(lever) for lever in levers.values()} - {repr(SCALE)}) == len(levers)
+    levers = paper._levers(SETTING)
+    assert levers.pop("nothing") == SETTING
+    assert len({repr(lever) for lever in levers.values()} - {repr(SETTING)}) == len(levers)
 
 
 @pytest.mark.parametrize(

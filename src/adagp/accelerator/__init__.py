@@ -9,8 +9,9 @@ from adagp.accelerator.energy import COST_TABLES, CostTable, cost_table
 from adagp.accelerator.machine import Machine
 from adagp.accelerator.networks import CNNS, DATA_SHAPES, IMAGE_SETS, network
 from adagp.accelerator.parts import Parts, backward_cycles, forward_cycles, network_parts
+from adagp.accelerator.setting import Setting, read_machine
 from adagp.accelerator.shapes import Gemm, LayerShape, Pass
-from adagp.accelerator.simulation import EPOCH_STEPS, Batch, Run, paper_schedule, simulate
+from adagp.accelerator.simulation import EPOCH_STEPS, Batch, Run, Simulation, paper_schedule, simulate
 from adagp.accelerator.traffic import POLICIES, Policy
 from adagp.accelerator.workload import PredictorShape, Work
 from adagp.lazy import lazily
@@ -40,6 +41,8 @@ __all__ = [
     "Policy",
     "PredictorShape",
     "Run",
+    "Setting",
+    "Simulation",
     "Step",
     "Work",
     "backward_cycles",
@@ -52,6 +55,7 @@ __all__ = [
     "network_parts",
     "paper_schedule",
     "pass_cost",
+    "read_machine",
     "simulate",
     "trace",
 ]

@@ -1,26 +1,12 @@
 """What a pass of a layer costs on an array of PEs, under each dataflow."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from adagp.accelerator.row_stationary import MappedPlanes, Planes, cut_to_fit
-from adagp.accelerator.shapes import ADJOINT_PASS, MOST, Gemm, LayerShape, Pass, require_count
-from adagp.accelerator.systolic import (
-    is_buffer_words,
-    is_cycles,
-    os_buffer_words,
-    os_cycles,
-    ws_buffer_words,
-    ws_cycles,
-)
+from adagp.accelerator.shapes import ADJOINT_PASS, MOST, LayerShape, Pass, require_count, require_known
+from adagp.accelerator.systolic import SYSTOLIC
 
-_Form = Callable[[Gemm, int, int], int]
-_SYSTOLIC: Mapping[str, tuple[_Form, _Form]] = {
-    "ws": (ws_cycles, ws_buffer_words),
-    "os": (os_cycles, os_buffer_words),
-    "is": (is_cycles, is_buffer_words),
-}
-DATAFLOWS = (*_SYSTOLIC, "rs")
+DATAFLOWS = (*SYSTOLIC, "rs")
 """What stays in the PEs: weights, outputs, inputs, or rows of all three."""
 
 
@@ -43,11 +29,15 @@ class Array:
     def __post_init__(self) -> None:
         """Refuse an array that has no PE or no memory."""
         if self.rows < 1 or self.columns < 1:
-            raise ValueError(f"array={self.rows}x{self.columns}: has no PE; rows and columns must be at least 1")
+            raise ValueError(f"array={self}: has no PE; rows and columns must be at least 1")
         if self.rows * self.columns > MOST:
-            raise ValueError(f"array={self.rows}x{self.columns}: has more than {MOST:,} PEs; give fewer")
+            raise ValueError(f"array={self}: has more than {MOST:,} PEs; give fewer")
         for name in ("buffer_words", "register_words"):
             require_count(name, getattr(self, name))
+
+    def __str__(self) -> str:
+        """Its shape as people write it, such as 12x15."""
+        return f"{self.rows}x{self.columns}"
 
     @property
     def pes(self) -> int:
@@ -83,8 +73,7 @@ def pass_cost(shape: LayerShape, which: Pass, array: Array, dataflow: str) -> Pa
     Raises:
         ValueError: for an unknown dataflow, or where row-stationary cannot map the layer.
     """
-    if dataflow not in DATAFLOWS:
-        raise ValueError(f"dataflow={dataflow!r}: is unknown; choose one of {', '.join(DATAFLOWS)}")
+    require_known("dataflow", dataflow, DATAFLOWS)
     gemm = shape.gemm(which)
     if dataflow == "rs":
         mapped = _row_stationary(shape, which, array)
@@ -92,7 +81,7 @@ def pass_cost(shape: LayerShape, which: Pass, array: Array, dataflow: str) -> Pa
             shape.groups * count for count in (mapped.cycles, mapped.dram_words, mapped.buffer_words)
         )
     else:
-        cycles, buffer_words = (form(gemm, array.rows, array.columns) for form in _SYSTOLIC[dataflow])
+        cycles, buffer_words = (form(gemm, array.rows, array.columns) for form in SYSTOLIC[dataflow])
         dram_words = shape.words
     return PassCost(cycles, gemm.macs, gemm.macs / (cycles * array.pes), dram_words, buffer_words)
 

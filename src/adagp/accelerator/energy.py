@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from adagp.accelerator.shapes import require_known
+
 WORD_BITS = 16
 
 
@@ -48,6 +50,5 @@ def cost_table(name: str) -> CostTable:
     Raises:
         ValueError: for an unknown name.
     """
-    if name not in COST_TABLES:
-        raise ValueError(f"energy={name!r}: is unknown; choose one of {', '.join(COST_TABLES)}")
+    require_known("energy", name, COST_TABLES)
     return COST_TABLES[name]

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from adagp.accelerator.array import DATAFLOWS, Array
-from adagp.accelerator.shapes import MOST, require_count
-from adagp.accelerator.traffic import policy_named
+from adagp.accelerator.shapes import MOST, require_count, require_known
+from adagp.accelerator.traffic import POLICIES
 from adagp.accelerator.workload import PredictorShape
 
 
@@ -37,9 +37,8 @@ class Machine:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built."""
-        if self.dataflow not in DATAFLOWS:
-            raise ValueError(f"dataflow={self.dataflow!r}: is unknown; choose one of {', '.join(DATAFLOWS)}")
-        policy_named(self.policy)
+        require_known("dataflow", self.dataflow, DATAFLOWS)
+        require_known("policy", self.policy, POLICIES)
         require_count("dram_words_per_cycle", self.dram_words_per_cycle)
         if self.vector_lanes is not None and not 1 <= self.vector_lanes <= MOST:
             raise ValueError(

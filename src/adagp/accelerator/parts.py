@@ -8,7 +8,7 @@ from adagp.accelerator.array import Array, PassCost, pass_cost
 from adagp.accelerator.duties import Duty
 from adagp.accelerator.machine import Machine
 from adagp.accelerator.shapes import LayerShape, Pass
-from adagp.accelerator.traffic import LayerTraffic, layer_traffic, policy_named
+from adagp.accelerator.traffic import POLICIES, LayerTraffic, layer_traffic
 from adagp.accelerator.workload import Work
 
 
@@ -86,7 +86,7 @@ def _parts(work: Work, machine: Machine, first: bool) -> Parts:
         second_predictor=_predictor_cost(predictor, machine.second_array, machine.dataflow),
         predictor_words=small.weight_words + last.weight_words,
         prediction_words=last.output_words,
-        traffic=layer_traffic(work, policy_named(machine.policy), machine.array.buffer_words, first),
+        traffic=layer_traffic(work, POLICIES[machine.policy], machine.array.buffer_words, first),
         vector_cycles=machine.vector_cycles(work.vector_words),
         update_cycles=machine.vector_cycles(work.shape.weight_words) if work.learns else 0,
     )

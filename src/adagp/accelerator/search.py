@@ -1,17 +1,15 @@
 """The best array shape and dataflow for a network under a budget of PEs."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from adagp.accelerator.array import DATAFLOWS, Array
 from adagp.accelerator.machine import Machine
 from adagp.accelerator.parts import network_parts
-from adagp.accelerator.shapes import Gemm, require_count
-from adagp.accelerator.systolic import is_cycles, os_cycles, ws_cycles
+from adagp.accelerator.shapes import require_count
+from adagp.accelerator.systolic import SYSTOLIC
 from adagp.accelerator.workload import Work
-
-_CYCLES: Mapping[str, Callable[[Gemm, int, int], int]] = {"ws": ws_cycles, "os": os_cycles, "is": is_cycles}
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ def _tallest(pes: int) -> Iterator[tuple[int, int]]:
 
 def _systolic_cycles(works: Sequence[Work], dataflow: str) -> Callable[[int, int], int]:
     products = Counter(work.shape.gemm(which) for work in works for which in work.passes)
-    form = _CYCLES[dataflow]
+    form = SYSTOLIC[dataflow].cycles
     return lambda rows, columns: sum(count * form(gemm, rows, columns) for gemm, count in products.items())
 
 

@@ -12,6 +12,7 @@ two activations (attention's) is the same with one group per pair of matrices, t
 the weights.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
@@ -24,6 +25,12 @@ def require_count(name: str, value: int, most: int = MOST) -> None:
     """ValueError for a number of things that cannot be, naming it."""
     if not 1 <= value <= most:
         raise ValueError(f"{name}={value}: must be at least 1 and at most {most:,}")
+
+
+def require_known(name: str, value: str, known: Collection[str]) -> None:
+    """ValueError for a name that is not known, with those that are."""
+    if value not in known:
+        raise ValueError(f"{name}={value!r}: is unknown; choose one of {', '.join(known)}")
 
 
 class Pass(Enum):

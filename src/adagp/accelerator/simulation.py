@@ -1,6 +1,6 @@
 """A whole training on every design: the same schedule objects that drive training say what each batch does."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -74,6 +74,11 @@ class Run:
         return sum(batch.count * batch.cycles for batch in self.batches)
 
     @property
+    def batch_cycles(self) -> float:
+        """Of an average batch."""
+        return self.cycles / self.count
+
+    @property
     def dram_words(self) -> int:
         """Of all batches."""
         return sum(batch.count * batch.dram_words for batch in self.batches)
@@ -114,6 +119,42 @@ class Run:
         return found
 
 
+@dataclass(frozen=True, eq=False)
+class Simulation(Mapping[Design, Run]):
+    """The same training on several designs, and how they compare.
+
+    Attributes:
+        runs: The training on each design.
+    """
+
+    runs: Mapping[Design, Run]
+
+    def __getitem__(self, design: Design) -> Run:
+        """The training on a design."""
+        return self.runs[design]
+
+    def __iter__(self) -> Iterator[Design]:
+        """The designs."""
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        """The number of designs."""
+        return len(self.runs)
+
+    @property
+    def baseline(self) -> Run:
+        """Plain backpropagation, which the designs are compared with."""
+        return self.runs[Design.BASELINE]
+
+    def speed_up(self, design: Design) -> float:
+        """How many times faster a design is than the baseline."""
+        return self.baseline.cycles / self.runs[design].cycles
+
+    def energy_saved(self, design: Design, table: CostTable) -> float:
+        """Share of the baseline's memory energy that a design saves."""
+        return 1 - self.runs[design].energy(table) / self.baseline.energy(table)
+
+
 def plans(schedule: Callable[[int], Plan], steps: int) -> list[tuple[Plan, int]]:
     """The different plans of the first steps of a schedule, each with how often it comes; notes do not count."""
     # A ladder never changes, and the same one is asked for network after network.
@@ -152,7 +193,7 @@ def simulate(
     steps: int,
     machine: Machine | None = None,
     designs: Iterable[Design] = tuple(Design),
-) -> dict[Design, Run]:
+) -> Simulation:
     """A training of so many steps on each design; the baseline has as many batches of plain backpropagation.
 
     Args:
@@ -165,12 +206,14 @@ def simulate(
     machine = machine or Machine()
     layers = network_parts(works, machine)
     counted = plans(schedule, steps)
-    return {
-        design: _run(design, works, layers, [(always_backprop()(0), steps)], False, machine)
-        if design is Design.BASELINE
-        else _run(design, works, layers, counted, learns_predictor(schedule), machine)
-        for design in designs
-    }
+    return Simulation(
+        {
+            design: _run(design, works, layers, [(always_backprop()(0), steps)], False, machine)
+            if design is Design.BASELINE
+            else _run(design, works, layers, counted, learns_predictor(schedule), machine)
+            for design in designs
+        }
+    )
 
 
 def learns_predictor(schedule: Callable[[int], Plan]) -> bool:

@@ -1,63 +1,19 @@
 """Sweeps: the same training with one assumption after the other changed."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 
 from adagp.accelerator.designs import Design
 from adagp.accelerator.energy import CostTable
-from adagp.accelerator.machine import Machine
-from adagp.accelerator.simulation import Run, paper_schedule, simulate
-from adagp.accelerator.text import integer, parse_array
+from adagp.accelerator.setting import SWEPT, Setting, changed_by_text
+from adagp.accelerator.simulation import Simulation
 from adagp.accelerator.workload import Work
 
 
 @dataclass(frozen=True)
-class Setting:
-    """All that a sweep may change.
-
-    Attributes:
-        batch: Samples in a batch.
-        epochs: Of the paper's ladder.
-        machine: The machine.
-    """
-
-    batch: int
-    epochs: int
-    machine: Machine
-
-
-_CHANGES: Mapping[str, Callable[[Setting, str], Setting]] = {
-    "batch": lambda setting, value: replace(setting, batch=integer("batch", value)),
-    "epochs": lambda setting, value: replace(setting, epochs=integer("epochs", value)),
-    "grid": lambda setting, value: _with(
-        setting, predictor=replace(setting.machine.predictor, grid=integer("grid", value))
-    ),
-    "channels": lambda setting, value: _with(
-        setting, predictor=replace(setting.machine.predictor, channels=integer("channels", value))
-    ),
-    "array": lambda setting, value: _with(setting, array=parse_array("array", value, setting.machine.array)),
-    "second-array": lambda setting, value: _with(
-        setting, second_array=parse_array("second-array", value, setting.machine.second_array)
-    ),
-    "dataflow": lambda setting, value: _with(setting, dataflow=value),
-    "policy": lambda setting, value: _with(setting, policy=value),
-    "bandwidth": lambda setting, value: _with(setting, dram_words_per_cycle=integer("bandwidth", value)),
-    "buffer-words": lambda setting, value: _with(
-        setting, array=replace(setting.machine.array, buffer_words=integer("buffer-words", value))
-    ),
-}
-PARAMETERS = tuple(_CHANGES)
-"""What can be swept over."""
-
-
-def _with(setting: Setting, **changes: object) -> Setting:
-    return replace(setting, machine=replace(setting.machine, **changes))  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
 class Point:
-    """One setting of a sweep and what came out.
+    """One setting of a sweep and its figures; a whole `Simulation` for each point would fill the memory.
 
     Attributes:
         values: Of the parameters swept over.
@@ -72,6 +28,24 @@ class Point:
     energy_saved: dict[Design, float]
 
 
+def parse_ranges(texts: Sequence[str]) -> dict[str, list[str]]:
+    """The parameters of a sweep and their values, from texts such as `batch=16,64`.
+
+    Raises:
+        ValueError: for a text that is not of this form, an unknown parameter, or one without values.
+    """
+    ranges: dict[str, list[str]] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        if not equals or name in ranges:
+            raise ValueError(
+                f"sweep: '{text}' is not NAME=A,B,C, or its name is there twice; give for example batch=16,64"
+            )
+        ranges[name] = values.split(",")
+    _check(ranges)
+    return ranges
+
+
 def sweep(
     network_of: Callable[[int], Sequence[Work]],
     setting: Setting,
@@ -83,33 +57,35 @@ def sweep(
     Args:
         network_of: The work of a batch of a given size.
         setting: What is not swept over.
-        ranges: Values as text, as the command line takes them, of any of `PARAMETERS`.
+        ranges: Values as text, as the command line takes them, of any of `SWEPT`.
         table: Of energy.
 
     Raises:
         ValueError: for an unknown parameter or a value it cannot have.
     """
-    for name, texts in ranges.items():
-        if name not in _CHANGES:
-            raise ValueError(f"sweep: '{name}' cannot be swept over; choose from {', '.join(PARAMETERS)}")
-        if not texts or not all(texts):
-            raise ValueError(f"sweep: {name} has no values; give for example {name}=16,32")
+    _check(ranges)
     points = []
     for combination in product(*ranges.values()):
         values = dict(zip(ranges, combination, strict=True))
         chosen = setting
         for name, value in values.items():
-            chosen = _CHANGES[name](chosen, value)
-        runs = simulate(network_of(chosen.batch), *paper_schedule(chosen.epochs), chosen.machine)
-        points.append(_point(values, runs, table))
+            chosen = changed_by_text(chosen, name, value)
+        points.append(_point(values, chosen.simulate(network_of), table))
     return points
 
 
-def _point(values: dict[str, str], runs: Mapping[Design, Run], table: CostTable) -> Point:
-    baseline = runs[Design.BASELINE]
+def _check(ranges: Mapping[str, Sequence[str]]) -> None:
+    for name, texts in ranges.items():
+        if name not in SWEPT:
+            raise ValueError(f"sweep: '{name}' cannot be swept over; choose from {', '.join(SWEPT)}")
+        if not texts or not all(texts):
+            raise ValueError(f"sweep: {name} has no values; give for example {name}=16,32")
+
+
+def _point(values: dict[str, str], simulation: Simulation, table: CostTable) -> Point:
     return Point(
         values,
-        {design: run.cycles / run.count for design, run in runs.items()},
-        {design: baseline.cycles / run.cycles for design, run in runs.items()},
-        {design: 1 - run.energy(table) / baseline.energy(table) for design, run in runs.items()},
+        {design: run.batch_cycles for design, run in simulation.items()},
+        {design: simulation.speed_up(design) for design in simulation},
+        {design: simulation.energy_saved(design, table) for design in simulation},
     )

@@ -17,6 +17,9 @@ Between buffer and array, what stays moves once and what streams once a fold; su
 read back in all but the first fold.
 """
 
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
 from adagp.accelerator.shapes import Gemm
 
 
@@ -57,3 +60,17 @@ def os_buffer_words(gemm: Gemm, rows: int, columns: int) -> int:
 
 def _ceil(whole: int, part: int) -> int:
     return -(-whole // part)
+
+
+class Systolic(NamedTuple):
+    """The formulas of a systolic dataflow: what a product takes on an array of rows and columns."""
+
+    cycles: Callable[[Gemm, int, int], int]
+    buffer_words: Callable[[Gemm, int, int], int]
+
+
+SYSTOLIC: Mapping[str, Systolic] = {
+    "ws": Systolic(ws_cycles, ws_buffer_words),
+    "os": Systolic(os_cycles, os_buffer_words),
+    "is": Systolic(is_cycles, is_buffer_words),
+}

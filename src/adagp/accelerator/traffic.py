@@ -45,17 +45,6 @@ POLICIES: Mapping[str, Policy] = {
 }
 
 
-def policy_named(name: str) -> Policy:
-    """A policy by name.
-
-    Raises:
-        ValueError: for an unknown name.
-    """
-    if name not in POLICIES:
-        raise ValueError(f"policy={name!r}: is unknown; choose one of {', '.join(POLICIES)}")
-    return POLICIES[name]
-
-
 @dataclass(frozen=True)
 class LayerTraffic:
     """DRAM words of one layer in one batch, part by part.

@@ -75,6 +75,11 @@ class PredictorShape:
         for name in ("grid", "channels"):
             require_count(f"predictor {name}", getattr(self, name))
 
+    @property
+    def features(self) -> int:
+        """Inputs of its last layer, without the constant."""
+        return self.grid * self.grid * self.channels
+
     def layers(self, work: Work) -> tuple[LayerShape, LayerShape]:
         """The predictor's convolution and last layer when they predict one layer's gradient.
 
@@ -83,8 +88,7 @@ class PredictorShape:
         """
         shape = work.shape
         row = shape.c_in // shape.groups * prod(shape.kernel)
-        features = self.grid * self.grid * self.channels
         return (
             LayerShape(1, self.channels, (self.grid, self.grid), (3, 3), batch=shape.c_out),
-            LayerShape(features + 1, row + work.bias, batch=shape.c_out),
+            LayerShape(self.features + 1, row + work.bias, batch=shape.c_out),
         )

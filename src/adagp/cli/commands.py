@@ -15,7 +15,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "compare": ("adagp.cli.compare", "compare_command"),
     "schedule": ("adagp.cli.schedule", "schedule_app"),
     "reproduce": ("adagp.cli.reproduce", "reproduce_app"),
-    "simulate": ("adagp.cli.simulate", "simulate_command"),
+    "simulate": ("adagp.cli.simulate", "simulate_app"),
     "pipeline": ("adagp.cli.pipeline", "pipeline_command"),
     "hardware": ("adagp.cli.hardware", "hardware_app"),
     "models": ("adagp.cli.lists", "models_command"),

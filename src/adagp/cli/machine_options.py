@@ -1,13 +1,16 @@
 """Options of the accelerator that several commands share, and the machine they describe."""
 
-from dataclasses import dataclass, replace
-from typing import Annotated
+import functools
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from adagp.accelerator import COST_TABLES, DATAFLOWS, POLICIES, Array, Machine, PredictorShape
-from adagp.accelerator.shapes import require_count
-from adagp.accelerator.text import parse_array
+from adagp.accelerator import COST_TABLES, DATAFLOWS, POLICIES, Machine, Setting, read_machine
+from adagp.accelerator.setting import MACHINE_KEYS, changed
 
 MACHINE_HELP = "\n".join(
     [
@@ -21,17 +24,17 @@ MACHINE_HELP = "\n".join(
 
 ArrayShape = Annotated[str, typer.Option("--array", metavar="ROWSxCOLUMNS", help="PEs.")]
 Dataflow = Annotated[str, typer.Option(help=f"One of {', '.join(DATAFLOWS)}.")]
-BufferWords = Annotated[int | None, typer.Option(help=f"Words in the global buffer. Default: {Array.buffer_words}.")]
-RegisterWords = Annotated[
-    int | None, typer.Option(help=f"Words in the registers of a PE, for rs. Default: {Array.register_words}.")
-]
+BufferWords = Annotated[int, typer.Option(help="Words in the global buffer.")]
+RegisterWords = Annotated[int, typer.Option(help="Words in the registers of a PE, for rs.")]
 SecondArray = Annotated[str, typer.Option(metavar="ROWSxCOLUMNS", help="PEs of MAX's second array.")]
 Grid = Annotated[int, typer.Option(help="The predictor sees outputs pooled to so many rows and columns.")]
 Channels = Annotated[int, typer.Option(help="Channels of the predictor's convolution.")]
 PolicyName = Annotated[str, typer.Option("--policy", help=f"What goes to DRAM: {', '.join(POLICIES)}.")]
 EnergyName = Annotated[str, typer.Option("--energy", help=f"Table of energies: {', '.join(COST_TABLES)}.")]
 Bandwidth = Annotated[int, typer.Option(help="DRAM words a cycle: for LOW's reloads, and for stalls.")]
-Stalls = Annotated[bool, typer.Option("--stalls", help="Let layers wait for DRAM where it is slower than the array.")]
+Stalls = Annotated[
+    bool, typer.Option("--stalls/--no-stalls", help="Let layers wait for DRAM where it is slower than the array.")
+]
 VectorLanes = Annotated[
     int | None,
     typer.Option(help="Count norms, activations, pooling and the optimizer on so many lanes. Default: not counted."),
@@ -40,53 +43,110 @@ Epochs = Annotated[int, typer.Option(help="Of the paper's schedule.")]
 Batch = Annotated[int, typer.Option(help="Samples in a batch.")]
 
 
+_PAPER = Setting()
+
+
 @dataclass(frozen=True)
 class Defaults:
-    """Where nothing else is said; the paper gives neither the batch nor the predictor's sizes."""
+    """The setting of the options that nobody gives, as text where an option is text."""
 
-    array: str = "12x15"
-    second_array: str = "8x10"
-    dataflow: str = "ws"
-    grid: int = 4
-    channels: int = 1
-    policy: str = "separate"
+    array: str = str(_PAPER.machine.array)
+    second_array: str = str(_PAPER.machine.second_array)
+    dataflow: str = _PAPER.machine.dataflow
+    grid: int = _PAPER.machine.predictor.grid
+    channels: int = _PAPER.machine.predictor.channels
+    policy: str = _PAPER.machine.policy
     energy: str = "eyeriss"
-    bandwidth: int = 16
-    batch: int = 128
-    epochs: int = 90
+    bandwidth: int = _PAPER.machine.dram_words_per_cycle
+    buffer_words: int = _PAPER.machine.array.buffer_words
+    register_words: int = _PAPER.machine.array.register_words
+    batch: int = _PAPER.batch
+    epochs: int = _PAPER.epochs
 
 
 DEFAULTS = Defaults()
 
 
-def machine_from(
-    array: str = DEFAULTS.array,
-    dataflow: str = DEFAULTS.dataflow,
-    buffer_words: int | None = None,
-    register_words: int | None = None,
-    second_array: str = DEFAULTS.second_array,
-    grid: int = DEFAULTS.grid,
-    channels: int = DEFAULTS.channels,
-    policy: str = DEFAULTS.policy,
-    bandwidth: int = DEFAULTS.bandwidth,
-    stalls: bool = False,
-    vector_lanes: int | None = None,
-) -> Machine:
-    """The machine that the options describe.
+@dataclass(frozen=True)
+class ArrayOptions:
+    """The array alone, which is all that a single layer needs."""
+
+    machine_file: Annotated[
+        Path | None,
+        typer.Option("--machine", metavar="FILE", help="A machine in TOML; options given beside it win."),
+    ] = None
+    array: ArrayShape = DEFAULTS.array
+    dataflow: Dataflow = DEFAULTS.dataflow
+    buffer_words: BufferWords = DEFAULTS.buffer_words
+    register_words: RegisterWords = DEFAULTS.register_words
+
+    def machine(self, given: Collection[str]) -> Machine:
+        """The machine of the file, or the paper's, with the options that were given.
+
+        Raises:
+            ValueError: for a value that cannot be, naming it.
+        """
+        machine = Machine() if self.machine_file is None else read_machine(self.machine_file)
+        return machine_with({name: value for name, value in asdict(self).items() if name in given}, machine)
+
+
+@dataclass(frozen=True)
+class MachineOptions(ArrayOptions):
+    """The whole machine."""
+
+    second_array: SecondArray = DEFAULTS.second_array
+    grid: Grid = DEFAULTS.grid
+    channels: Channels = DEFAULTS.channels
+    policy: PolicyName = DEFAULTS.policy
+    bandwidth: Bandwidth = DEFAULTS.bandwidth
+    stalls: Stalls = False
+    vector_lanes: VectorLanes = None
+
+
+def machine_with(values: Mapping[str, Any], machine: Machine = _PAPER.machine) -> Machine:
+    """A machine changed by the values of options, by their names in Python; those that are no machine's do not count.
 
     Raises:
         ValueError: for a value that cannot be, naming it.
     """
-    memories = {"buffer_words": buffer_words, "register_words": register_words}
-    like = replace(Array(), **{name: words for name, words in memories.items() if words is not None})
-    require_count("bandwidth", bandwidth)
-    return Machine(
-        array=parse_array("array", array, like),
-        dataflow=dataflow,
-        predictor=PredictorShape(grid, channels),
-        second_array=parse_array("second-array", second_array, like),
-        dram_words_per_cycle=bandwidth,
-        stalls=stalls,
-        policy=policy,
-        vector_lanes=vector_lanes,
-    )
+    setting = replace(_PAPER, machine=machine)
+    for name, value in values.items():
+        if (key := name.replace("_", "-")) in MACHINE_KEYS:
+            setting = changed(setting, key, value)
+    return setting.machine
+
+
+def given_options(context: typer.Context) -> set[str]:
+    """The names of the parameters that stand on the command line."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def spread(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one option per field of each dataclass among its parameters: Typer has no groups of options."""
+    signature = inspect.signature(function)
+    groups: dict[str, Any] = {
+        name: parameter.annotation
+        for name, parameter in signature.parameters.items()
+        if is_dataclass(parameter.annotation)
+    }
+
+    @functools.wraps(function)
+    def called(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        function(**values)
+
+    parameters = []
+    for name, parameter in signature.parameters.items():
+        if name not in groups:
+            parameters.append(parameter)
+            continue
+        parameters += [
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+            for field in fields(groups[name])
+        ]
+    keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    called.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword_only}
+    return called

@@ -6,11 +6,11 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from adagp.accelerator import COST_TABLES, DATA_SHAPES, Design
+from adagp.accelerator import COST_TABLES, DATA_SHAPES, Design, Setting, Simulation
 from adagp.cli import machine_options as machines
 from adagp.cli import options
 from adagp.cli.common import InputError, check_pictures, command, print_tables, progress_line
-from adagp.cli.machine_options import DEFAULTS, machine_from
+from adagp.cli.machine_options import DEFAULTS, machine_with
 from adagp.extras import require
 from adagp.report.accelerator_figures import bars_picture, layers_picture, picture_format
 from adagp.reproduce import accelerator as paper
@@ -55,13 +55,13 @@ def figure16_command(
     """
     del debug
     check_pictures(picture)
-    scale = _scale(batch, epochs, array, grid)
+    setting = _setting(batch, epochs, array=array, grid=grid)
     _check_picture(picture)
-    runs = _checked(lambda: paper.runs_of("vgg13", data_name, scale))
+    simulation = _checked(lambda: paper.simulated("vgg13", data_name, setting))
     title = f"VGG13 on {data_name}, batch {batch}, {epochs} epochs"
     if picture is not None:
-        write_bytes(picture, layers_picture(runs, Design.EFFICIENT, title, _format(picture)))
-    print_tables([paper.figure16_table(runs, scale)], {}, as_json)
+        write_bytes(picture, layers_picture(simulation, Design.EFFICIENT, title, _format(picture)))
+    print_tables([paper.figure16_table(simulation, setting)], {}, as_json)
 
 
 def _speed_up_command(figure: int) -> Callable[..., None]:
@@ -80,13 +80,13 @@ def _speed_up_command(figure: int) -> Callable[..., None]:
     ) -> None:
         del debug
         check_pictures(picture)
-        scale = _scale(batch, epochs, array, grid, dataflow)
+        setting = _setting(batch, epochs, array=array, grid=grid, dataflow=dataflow)
         _check_picture(picture)
-        found = _checked(lambda: paper.grid(scale, progress_line))
-        tables = [paper.speed_up_table(figure, found, scale)]
+        found = _checked(lambda: paper.grid(setting, progress_line))
+        tables = [paper.speed_up_table(figure, found, setting)]
         if levers:
-            tables.append(paper.levers_table(figure, scale, progress_line))
-        bars = paper.plain_grid(found, paper.speed_up)
+            tables.append(paper.levers_table(figure, setting, progress_line))
+        bars = paper.plain_grid(found, Simulation.speed_up)
         if picture is not None:
             title = f"Figure {figure}: speed-up, dataflow {dataflow}, batch {batch}, {epochs} epochs"
             averages = paper.PAPER_AVERAGES[figure]
@@ -120,16 +120,16 @@ def figure21_command(
     """
     del debug
     check_pictures(picture)
-    scale = _checked(lambda: paper.Scale(batch, epochs, machine_from(policy=policy)))
+    setting = _setting(batch, epochs, policy=policy)
     _check_picture(picture)
-    found = _checked(lambda: paper.grid(scale, progress_line))
+    found = _checked(lambda: paper.grid(setting, progress_line))
     eyeriss = COST_TABLES["eyeriss"]
-    bars = paper.plain_grid(found, lambda runs, design: 100 * paper.energy_saved(runs, design, eyeriss))
+    bars = paper.plain_grid(found, lambda each, design: 100 * each.energy_saved(design, eyeriss))
     if picture is not None:
         title = f"Figure 21: memory energy saved, policy {policy}, batch {batch}, {epochs} epochs"
         averages = dict.fromkeys(bars, 100 * paper.PAPER_ENERGY_SAVED)
         write_bytes(picture, bars_picture(bars, title, "saved, %", averages, _format(picture)))
-    print_tables(paper.figure21_tables(found, scale, progress_line), {"saved_percent": _named(bars)}, as_json)
+    print_tables(paper.figure21_tables(found, setting, progress_line), {"saved_percent": _named(bars)}, as_json)
 
 
 def _cycles_command(number: int) -> Callable[..., None]:
@@ -145,10 +145,10 @@ def _cycles_command(number: int) -> Callable[..., None]:
         debug: options.Debug = False,
     ) -> None:
         del debug
-        scale = _scale(batch, epochs, array, grid)
-        runs = _checked(lambda: paper.runs_of(model, data, scale))
+        setting = _setting(batch, epochs, array=array, grid=grid)
+        simulation = _checked(lambda: paper.simulated(model, data, setting))
         batches = epochs * -(-DATA_SHAPES[data].samples // batch)
-        print_tables([paper.cycles_table(number, runs, scale, batches)], {"batches": batches}, as_json)
+        print_tables([paper.cycles_table(number, simulation, setting, batches)], {"batches": batches}, as_json)
 
     show.__doc__ = f"""The cycles of table {number} of the ADA-GP paper: {model} on {data}.
 
@@ -168,15 +168,15 @@ def _iso_command(which: str) -> Callable[..., None]:
         debug: options.Debug = False,
     ) -> None:
         del debug
-        scale = _scale(batch, epochs, DEFAULTS.array, DEFAULTS.grid)
-        print_tables([_checked(lambda: paper.iso_table(which, scale, progress_line))], {}, as_json)
+        setting = Setting(batch, epochs)
+        print_tables([_checked(lambda: paper.iso_table(which, setting, progress_line))], {}, as_json)
 
     show.__doc__ = f"""Section 6.6.1 of the ADA-GP paper: MAX beside a larger baseline of equal {which}."""
     return show
 
 
-def _scale(batch: int, epochs: int, array: str, grid: int, dataflow: str = DEFAULTS.dataflow) -> paper.Scale:
-    return _checked(lambda: paper.Scale(batch, epochs, machine_from(array, dataflow, grid=grid)))
+def _setting(batch: int, epochs: int, **machine: str | int) -> Setting:
+    return _checked(lambda: Setting(batch, epochs, machine_with(machine)))
 
 
 def _check_picture(picture: Path | None) -> None:

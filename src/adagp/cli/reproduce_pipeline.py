@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from adagp.accelerator import DATAFLOWS, Design, Machine
+from adagp.accelerator import Design, Machine
 from adagp.cli import options
 from adagp.cli.common import InputError, check_folders, command, print_json, print_table
 from adagp.cli.display import Display
+from adagp.cli.machine_options import DEFAULTS, Dataflow
 from adagp.cli.pipeline import Html, Svg, write_text
 from adagp.report.pipeline_grid import pipeline_svg
 from adagp.report.pipeline_page import pipeline_page
@@ -66,10 +67,14 @@ def figure_command(figure: int) -> Callable[..., None]:
 
 @command
 def speed_up_command(
-    batch: Annotated[int, typer.Option(help="Samples in a batch; a micro-batch has a quarter of them.")] = 128,
-    epochs: Annotated[int, typer.Option(help="Of the whole training, 10 of them warm-up.")] = 90,
+    batch: Annotated[
+        int, typer.Option(help="Samples in a batch; a micro-batch has a quarter of them.")
+    ] = DEFAULTS.batch,
+    epochs: Annotated[
+        int, typer.Option(help="Length of the whole training; 10 epochs of it are warm-up.")
+    ] = DEFAULTS.epochs,
     design: Annotated[str, typer.Option(help=f"One of {', '.join(DESIGNS)}.")] = Design.MAX.value,
-    dataflow: Annotated[str, typer.Option(help=f"One of {', '.join(DATAFLOWS)}.")] = "ws",
+    dataflow: Dataflow = DEFAULTS.dataflow,
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:

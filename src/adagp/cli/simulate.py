@@ -1,434 +1,408 @@
-"""`adagp simulate`: what a layer, a network or a sweep costs on a model of the accelerator."""
+"""`adagp simulate`: what a network, a layer, a sweep or the best array costs on a model of the accelerator."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from adagp.accelerator import (
     CNNS,
     DATA_SHAPES,
     DATAFLOWS,
-    CostTable,
     Design,
     Machine,
-    Run,
+    Setting,
     Work,
     cost_table,
     layer_cost,
     network,
-    paper_schedule,
-    simulate,
 )
-from adagp.accelerator.search import Found, search
-from adagp.accelerator.sweep import PARAMETERS, Setting, sweep
+from adagp.accelerator.search import search
+from adagp.accelerator.setting import MACHINE_KEYS, SWEPT
+from adagp.accelerator.sweep import parse_ranges, sweep
 from adagp.accelerator.text import parse_layer, parse_sizes
 from adagp.cli import machine_options as machines
 from adagp.cli import options
 from adagp.cli.common import InputError, check_folders, check_pictures, command, print_json, print_table, progress_line
-from adagp.cli.machine_options import DEFAULTS
+from adagp.cli.machine_options import DEFAULTS, ArrayOptions, MachineOptions, given_options, spread
 from adagp.report import Table
+from adagp.report import accelerator_records as records
 from adagp.report.accelerator_tables import (
     assumptions,
     design_table,
     energy_note,
     layer_table,
-    records_csv,
+    pass_table,
     search_table,
     sweep_table,
 )
-from adagp.schedules import Phase
 
-EPILOG = f"""Keys of a layer:
+LAYER_HELP = """Keys of a layer:
 
 - `c_in`, `c_out`: input and output channels; for a linear layer, features.
 - `out`: height and width of the output, such as `32x32`. Default: 1x1, as for a linear layer.
 - `kernel`: height and width, such as `3` or `1x7`. Default: 1.
 - `stride`: such as `2`. Default: 1.
-- `groups`: channels are divided into so many; `c_in` for a depthwise convolution. Default: 1.
+- `groups`: the number of groups of channels; `c_in` for a depthwise convolution. Default: 1.
 - `in`: height and width of the input. Default: `out` times `stride`.
-
-{machines.MACHINE_HELP}
 """
+MACHINE_FILE_HELP = (
+    'A file for `--machine` has lines such as `array = "12x15"`. '
+    f"Its keys: {', '.join(f'`{key}`' for key in MACHINE_KEYS)}.\n\n"
+)
 MODULE_SAMPLES = 50_000
 
 
-@command
-def simulate_command(
-    model: Annotated[str | None, typer.Option(help="A network of `adagp models`.")] = None,
-    data_name: Annotated[
-        str | None, typer.Option("--data", help=f"What it is trained on: {', '.join(DATA_SHAPES)}. Default: cifar10.")
-    ] = None,
-    module: Annotated[
-        str | None, typer.Option(metavar="PACKAGE.FILE:FACTORY", help="A network of yours: a function that builds it.")
-    ] = None,
-    input_shape: Annotated[
-        str | None, typer.Option("--input", metavar="CxHxW", help="Of one sample, for --module. Default: 3x32x32.")
-    ] = None,
-    layer: Annotated[
-        str | None,
-        typer.Option(metavar="KEY=VALUE,...", help="One layer, such as c_in=64,c_out=64,out=32x32,kernel=3."),
-    ] = None,
-    batch: Annotated[
-        int | None, typer.Option(help=f"Samples in a batch. Default: {DEFAULTS.batch}; 1 for --layer.")
-    ] = None,
-    epochs: machines.Epochs = DEFAULTS.epochs,
-    array: machines.ArrayShape = DEFAULTS.array,
-    dataflow: Annotated[
-        str | None, typer.Option(help=f"One of {', '.join(DATAFLOWS)}. Default: ws; --search weighs all.")
-    ] = None,
-    buffer_words: machines.BufferWords = None,
-    register_words: machines.RegisterWords = None,
-    second_array: machines.SecondArray = DEFAULTS.second_array,
-    grid: machines.Grid = DEFAULTS.grid,
-    channels: machines.Channels = DEFAULTS.channels,
-    policy: machines.PolicyName = DEFAULTS.policy,
-    energy: machines.EnergyName = DEFAULTS.energy,
-    bandwidth: machines.Bandwidth = DEFAULTS.bandwidth,
-    stalls: machines.Stalls = False,
-    vector_lanes: machines.VectorLanes = None,
-    search_for: Annotated[
-        bool, typer.Option("--search", help="Find the best array shape and dataflow with at most --pes PEs.")
-    ] = False,
-    pes: Annotated[int | None, typer.Option(help="For --search. Default: as many as --array has.")] = None,
-    sweep_over: Annotated[
-        list[str] | None,
-        typer.Option("--sweep", metavar="NAME=A,B,C", help=f"Vary {', '.join(PARAMETERS)}; may be repeated."),
-    ] = None,
-    csv_file: Annotated[Path | None, typer.Option("--csv", help="Also write the table to this file.")] = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="Also draw it, .png or .svg: layers as in figure 16, or the sweep.")
-    ] = None,
-    timeline: Annotated[
-        Path | None, typer.Option(help="Also draw one batch of each kind, as figures 7 to 9, .png or .svg.")
-    ] = None,
-    as_json: options.Json = False,
-    debug: options.Debug = False,
-) -> None:
-    """Tell the cycles, speed-up and memory energy of training on a 180-PE accelerator, plain and with ADA-GP.
+class _Modes(TyperGroup):
+    """Chooses the mode by an option where no mode is named, as `adagp simulate --layer ...` was written at first."""
 
-    By formulas, at once: of a network layer by layer and in total, of one layer, over a sweep, or on the best array.
-    Without stalls on memory unless asked for.
+    # Typer carries click within itself or beside it, as its version goes: so its types have no name here.
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [*_unnamed_mode(args), *args])
 
-    Try:
 
-    - `adagp simulate --model vgg13 --data cifar10`: plain training and ADA-GP's three designs.
-    - `adagp simulate --model resnet50 --data imagenet --batch 32 --dataflow rs --json`: for programs.
-    - `adagp simulate --model vgg13 --sweep batch=16,64,256 --sweep grid=2,4,8 --picture sweep.png`: what moves it.
-    - `adagp simulate --model mobilenet_v2 --search --pes 256`: the best array, and what ADA-GP gives there.
-    - `adagp simulate --module mypackage.nets:build --input 3x64x64`: a network of yours.
-    - `adagp simulate --layer c_in=64,c_out=64,out=32x32,kernel=3 --batch 128 --dataflow rs`: one layer.
-    """
-    del debug
-    check_folders(csv_file)
-    check_pictures(picture, timeline)
-    try:
-        machine = machines.machine_from(
-            array,
-            dataflow or DEFAULTS.dataflow,
-            buffer_words,
-            register_words,
-            second_array,
-            grid,
-            channels,
-            policy,
-            bandwidth,
-            stalls,
-            vector_lanes,
-        )
-        table = cost_table(energy)
-        if layer is not None:
-            _refuse_beside_layer(
-                model=model, data=data_name, module=module, search=search_for, sweep=sweep_over, picture=picture
-            )
-            _refuse_idle_memories(machine.dataflow, buffer_words, register_words)
-            _layer(layer, 1 if batch is None else batch, machine).show(as_json, csv_file)
-            return
-        network_of, name, samples = _network(model, data_name, module, input_shape)
-        setting = Setting(DEFAULTS.batch if batch is None else batch, epochs, machine)
-        works = network_of(setting.batch)
-        if sweep_over:
-            shown = _sweep(network_of, name, setting, sweep_over, table, picture)
-        elif search_for:
-            wanted = [dataflow] if dataflow else list(DATAFLOWS)
-            shown = _search(works, name, setting, machine.array.pes if pes is None else pes, wanted)
-        else:
-            shown = _designs(works, name, setting, samples, table, picture, timeline)
-    except ValueError as error:
-        raise InputError(str(error)) from error
-    shown.show(as_json, csv_file)
+def _unnamed_mode(args: Sequence[str]) -> list[str]:
+    if args and (args[0] in ("-h", "--help") or not args[0].startswith("-")):
+        return []
+    given = {arg.partition("=")[0] for arg in args}
+    return [next((mode for mode in ("layer", "sweep", "search") if f"--{mode}" in given), "network")]
+
+
+class _Mode(TyperCommand):
+    """Refuses the options of the other modes in one line that says whose they are."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            option = getattr(error, "option_name", None)
+            modes = {name: _options(mode) for name, mode in ctx.parent.command.commands.items()}
+            owners = [name for name, known in modes.items() if option in known]
+            if not owners or self.name in owners:
+                raise
+            what = "a single layer" if self.name == "layer" else f"'adagp simulate {self.name}'"
+            remedy = f"leave it out, or use 'adagp simulate {owners[0]}'"
+            print(f"adagp: error: {option}: has no effect on {what}; {remedy}", file=sys.stderr)
+            raise typer.Exit(2) from None
+
+
+def _options(mode: Any) -> set[str]:
+    return {option for parameter in mode.params for option in (*parameter.opts, *parameter.secondary_opts)}
+
+
+simulate_app = typer.Typer(
+    cls=_Modes,
+    rich_markup_mode="markdown",
+    help="""Tell the cycles, speed-up and memory energy of training on a 180-PE accelerator, plain and with ADA-GP.
+
+Computed by formulas in a second. There are no stalls on memory unless asked for.
+
+Try:
+
+- `adagp simulate network --model vgg13 --data cifar10`: plain training and ADA-GP's three designs.
+- `adagp simulate layer c_in=64,c_out=64,out=32x32,kernel=3`: the three passes of one layer.
+- `adagp simulate sweep batch=16,64,256 --model vgg13`: what moves the figures.
+- `adagp simulate search --model mobilenet_v2 --pes 256`: the best array, and what ADA-GP gives there.
+
+Without one of these words, `--layer`, `--sweep` or `--search` chooses it; otherwise it is `network`.
+""",
+    epilog=machines.MACHINE_HELP,
+)
+
+
+class Network(NamedTuple):
+    """A network to simulate: its work for a batch size, its name, and the samples of an epoch."""
+
+    works: Callable[[int], list[Work]]
+    name: str
+    samples: int
 
 
 @dataclass(frozen=True)
-class _Shown:
-    """What a command found: for people, for programs, and as records of a CSV file."""
+class NetworkOptions:
+    """A network of the zoo or of the user, and its training."""
 
-    tables: list[Table]
-    facts: dict[str, Any]
-    records: list[dict[str, Any]]
+    model: Annotated[str | None, typer.Option(help="A network of `adagp models`.")] = None
+    data_name: Annotated[
+        str | None, typer.Option("--data", help=f"What it is trained on: {', '.join(DATA_SHAPES)}. Default: cifar10.")
+    ] = None
+    module: Annotated[
+        str | None, typer.Option(metavar="PACKAGE.FILE:FACTORY", help="A network of yours: a function that builds it.")
+    ] = None
+    input_shape: Annotated[
+        str | None, typer.Option("--input", metavar="CxHxW", help="Shape of a sample, for --module. Default: 3x32x32.")
+    ] = None
+    batch: machines.Batch = DEFAULTS.batch
+    epochs: machines.Epochs = DEFAULTS.epochs
 
-    def show(self, as_json: bool, csv_file: Path | None) -> None:
-        if csv_file is not None:
-            from adagp.training.files import write_bytes
+    def network(self) -> Network:
+        """The network that is asked for; its work is computed once for each batch size."""
+        if self.module is not None:
+            return self._of_the_user(self.module)
+        if self.input_shape is not None:
+            raise InputError("input: belongs to --module; the zoo's networks have their own")
+        if self.model is None:
+            raise InputError(f"model: is missing; give --model (such as {', '.join(CNNS[:6])}), --module or --layer")
+        model, data = self.model, self.data_name or "cifar10"
+        samples = DATA_SHAPES[data].samples if data in DATA_SHAPES else 0
+        return Network(cache(lambda batch: network(model, data, batch)), f"{model} on {data}", samples)
 
-            write_bytes(csv_file, records_csv(self.records).encode())
-        if as_json:
-            print_json(self.facts)
-            return
-        for table in self.tables:
-            print_table(table)
-
-
-def _network(
-    model: str | None, data_name: str | None, module: str | None, input_shape: str | None
-) -> tuple[Callable[[int], list[Work]], str, int]:
-    """The work of a batch of any size, what to call it, and the samples of an epoch."""
-    if module is not None:
-        if model or data_name:
+    def _of_the_user(self, module: str) -> Network:
+        if self.model or self.data_name:
             raise InputError("module: stands for model and data; leave these out")
         from adagp.accelerator.user_module import module_network
 
-        shape = parse_sizes("input", input_shape or "3x32x32")
-        return lambda batch: module_network(module, shape, batch), module, MODULE_SAMPLES
-    if input_shape is not None:
-        raise InputError("input: belongs to --module; the zoo's networks have their own")
-    if model is None:
-        raise InputError(f"model: is missing; give --model (such as {', '.join(CNNS[:6])}), --module or --layer")
-    data = data_name or "cifar10"
-    return (
-        lambda batch: network(model, data, batch),
-        f"{model} on {data}",
-        DATA_SHAPES[data].samples if data in DATA_SHAPES else 0,
-    )
+        shape = parse_sizes("input", self.input_shape or "3x32x32")
+        return Network(cache(lambda batch: module_network(module, shape, batch)), module, MODULE_SAMPLES)
+
+    def setting(self, machine: Machine) -> Setting:
+        """Its training on a machine."""
+        return Setting(self.batch, self.epochs, machine)
 
 
-def _designs(
-    works: list[Work],
-    name: str,
-    setting: Setting,
-    samples: int,
-    table: CostTable,
-    picture: Path | None,
-    timeline: Path | None,
-) -> _Shown:
-    machine, epochs = setting.machine, setting.epochs
-    runs = simulate(works, *paper_schedule(epochs), machine)
-    batches = epochs * -(-samples // setting.batch)
-    notes = (*assumptions(machine, setting.batch, epochs), energy_note(machine, table))
-    title = f"{name}, {epochs} epochs of {samples:,} samples"
-    tables = [layer_table(runs, table), design_table(title, runs, table, batches, notes)]
-    facts: dict[str, Any] = {
+@dataclass(frozen=True)
+class OutputOptions:
+    """How results are shown."""
+
+    csv_file: Annotated[Path | None, typer.Option("--csv", help="Also write the figures to this file.")] = None
+    as_json: options.Json = False
+    debug: options.Debug = False
+
+    def show(self, tables: Sequence[Table], facts: dict[str, Any], rows: Sequence[records.Record]) -> None:
+        """Print tables for people or facts for programs; write rows to the CSV file."""
+        if self.csv_file is not None:
+            _write(self.csv_file, records.records_csv(rows).encode())
+        if self.as_json:
+            print_json(facts)
+            return
+        for table in tables:
+            print_table(table)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """What the model refuses is a wrong option."""
+    try:
+        yield
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+@simulate_app.command("network", cls=_Mode, epilog=MACHINE_FILE_HELP + machines.MACHINE_HELP)
+@command
+@spread
+@_refusals()
+def network_command(
+    context: typer.Context,
+    network_options: NetworkOptions,
+    machine_options: MachineOptions,
+    output: OutputOptions,
+    energy: machines.EnergyName = DEFAULTS.energy,
+    picture: Annotated[Path | None, typer.Option(help="Also draw the layers as in figure 16, .png or .svg.")] = None,
+    timeline: Annotated[
+        Path | None, typer.Option(help="Also draw one batch of each kind, as figures 7 to 9, .png or .svg.")
+    ] = None,
+) -> None:
+    """Cost of training a network, layer by layer and in total, plain and with ADA-GP's three designs.
+
+    Try:
+
+    - `adagp simulate network --model vgg13 --data cifar10`: on the paper's 180 PEs.
+    - `adagp simulate network --model resnet50 --data imagenet --batch 32 --dataflow rs --json`: for programs.
+    - `adagp simulate network --model vgg13 --machine mine.toml`: on a machine of yours.
+    - `adagp simulate network --module mypackage.nets:build --input 3x64x64`: a network of yours.
+    """
+    check_folders(output.csv_file)
+    check_pictures(picture, timeline)
+    given = given_options(context)
+    machine, table = machine_options.machine(given), cost_table(energy)
+    _refuse_idle_registers(given, [machine.dataflow])
+    works, name, samples = network_options.network()
+    setting = network_options.setting(machine)
+    simulation = setting.simulate(works)
+    batches = setting.epochs * -(-samples // setting.batch)
+    title = f"{name}, {setting.epochs} epochs of {samples:,} samples"
+    notes = (*assumptions(machine, setting.batch, setting.epochs), energy_note(machine, table))
+    if picture is not None or timeline is not None:
+        from adagp.report.accelerator_figures import layers_picture, picture_format, timeline_picture
+
+        if picture is not None:
+            _write(picture, layers_picture(simulation, Design.EFFICIENT, title, picture_format(picture)))
+        if timeline is not None:
+            _write(timeline, timeline_picture(simulation, title, picture_format(timeline)))
+    designs = records.design_facts(simulation, table, batches)
+    facts = {
         "network": name,
         "batch": setting.batch,
-        "epochs": epochs,
+        "epochs": setting.epochs,
         "batches": batches,
         "machine": asdict(machine),
         "energy_unit": table.unit,
-        "designs": {design.value: _facts(run, runs[Design.BASELINE], table, batches) for design, run in runs.items()},
+        "designs": designs,
     }
-    if picture is not None or timeline is not None:
-        _draw_designs(runs, title, picture, timeline)
-    records = [
-        {"network": name, "design": design, **layer}
-        for design, found in facts["designs"].items()
-        for layer in found["layers"]
-    ]
-    return _Shown(tables, facts, records)
+    tables = [layer_table(simulation, table), design_table(title, simulation, table, batches, notes)]
+    output.show(tables, facts, records.layer_records(name, designs))
 
 
-def _facts(run: Run, baseline: Run, table: CostTable, batches: int) -> dict[str, Any]:
-    scale = batches / run.count
-    cycles, energies = run.layer_cycles(), run.layer_energy(table)
-    return {
-        "cycles": round(run.cycles * scale),
-        "speed_up": baseline.cycles / run.cycles,
-        "dram_words": round(run.dram_words * scale),
-        "buffer_words": round(run.buffer_words * scale),
-        "energy": run.energy(table) * scale,
-        "energy_saved": 1 - run.energy(table) / baseline.energy(table),
-        "phases": [
-            {
-                "phase": batch.phase.value,
-                "share": batch.count / run.count,
-                "batch_cycles": batch.cycles,
-                "batch_dram_words": batch.dram_words,
-                "batch_buffer_words": batch.buffer_words,
-            }
-            for batch in run.batches
-        ],
-        "layers": [
-            {"layer": name, "cycles": round(cycles[name] * scale), "energy": energies.get(name, 0.0) * scale}
-            for name in cycles
-        ],
-    }
+@simulate_app.command("layer", cls=_Mode, epilog=LAYER_HELP + "\n" + MACHINE_FILE_HELP)
+@command
+@spread
+@_refusals()
+def layer_command(
+    context: typer.Context,
+    machine_options: ArrayOptions,
+    output: OutputOptions,
+    keys: Annotated[
+        str | None, typer.Argument(metavar="KEY=VALUE,...", help="The layer; its keys are below.", show_default=False)
+    ] = None,
+    layer: Annotated[str | None, typer.Option(hidden=True)] = None,
+    batch: machines.Batch = 1,
+) -> None:
+    """Cost of the three passes of one layer: its forward and its two gradients.
+
+    Try:
+
+    - `adagp simulate layer c_in=64,c_out=64,out=32x32,kernel=3`: a convolution.
+    - `adagp simulate layer c_in=512,c_out=10 --batch 128 --dataflow rs --json`: a linear layer, for programs.
+    """
+    check_folders(output.csv_file)
+    given = given_options(context)
+    machine = machine_options.machine(given)
+    texts = [text for text in (keys, layer) if text is not None]
+    if len(texts) != 1:
+        what = "is missing" if not texts else "is given twice"
+        raise InputError(f"layer: {what}; give for example c_in=64,c_out=64,out=32x32,kernel=3")
+    array, dataflow = machine.array, machine.dataflow
+    _refuse_idle_registers(given, [dataflow], ("buffer_words", "register_words"))
+    shape = parse_layer(texts[0], batch)
+    costs = layer_cost(shape, array, dataflow)
+    passes = records.pass_facts(costs)
+    output.show(
+        [pass_table(f"{texts[0]}, batch {batch}, {array} PEs, {dataflow}", costs, dataflow)],
+        {"layer": asdict(shape), "array": asdict(array), "dataflow": dataflow, **passes},
+        [{"pass": which, **cost} for which, cost in passes.items()],
+    )
 
 
-def _draw_designs(runs: dict[Design, Run], title: str, picture: Path | None, timeline: Path | None) -> None:
-    from adagp.report.accelerator_figures import NAMES, layers_picture, picture_format, timeline_picture
-    from adagp.training.files import write_bytes
+@simulate_app.command("sweep", cls=_Mode, epilog=MACHINE_FILE_HELP + machines.MACHINE_HELP)
+@command
+@spread
+@_refusals()
+def sweep_command(
+    context: typer.Context,
+    network_options: NetworkOptions,
+    machine_options: MachineOptions,
+    output: OutputOptions,
+    ranges: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME=A,B,C...", help=f"Vary {', '.join(SWEPT)}.", show_default=False),
+    ] = None,
+    sweep_over: Annotated[list[str] | None, typer.Option("--sweep", hidden=True)] = None,
+    energy: machines.EnergyName = DEFAULTS.energy,
+    picture: Annotated[Path | None, typer.Option(help="Also draw the speed-ups, .png or .svg.")] = None,
+) -> None:
+    """Speed-ups of a network while one assumption after the other changes.
 
-    if picture is not None:
-        drawn = layers_picture(runs, Design.EFFICIENT, title, picture_format(picture))
-        write_bytes(picture, drawn)
-    if timeline is not None:
-        kinds = [
-            (Design.BASELINE, Phase.BP),
-            (Design.EFFICIENT, Phase.BP),
-            (Design.EFFICIENT, Phase.GP),
-            (Design.MAX, Phase.GP),
-        ]
-        panels = {
-            f"{NAMES[design]}, {phase.value} batch": found.steps
-            for design, phase in kinds
-            for found in runs[design].batches
-            if found.phase is phase
-        }
-        write_bytes(timeline, timeline_picture(panels, title, picture_format(timeline)))
+    Try:
 
-
-def _search(works: list[Work], name: str, setting: Setting, pes: int, dataflows: list[str]) -> _Shown:
-    machine = setting.machine
-    schedule = paper_schedule(setting.epochs)
-    found = search(works, pes, machine, dataflows, progress_line)
-    rows = [
-        (best, simulate(works, *schedule, replace(machine, array=best.array, dataflow=best.dataflow))) for best in found
-    ]
-    given = Found("ws", machine.array, 0, 0)
-    rows.append((given, simulate(works, *schedule, replace(machine, dataflow="ws"))))
-    notes = ("the last row: the array that was given, under ws", *assumptions(machine, setting.batch, setting.epochs))
-    table = search_table(f"{name}: the best arrays of at most {pes} PEs", rows, notes)
-    facts: dict[str, Any] = {
-        "network": name,
-        "pes": pes,
-        "batch": setting.batch,
-        "epochs": setting.epochs,
-        "found": [
-            {
-                "dataflow": best.dataflow,
-                "rows": best.array.rows,
-                "columns": best.array.columns,
-                "tried": best.tried,
-                "designs": _speed_ups(runs),
-            }
-            for best, runs in rows
-        ],
-    }
-    records = [
-        {**{key: value for key, value in best.items() if key != "designs"}, "design": design, **figures}
-        for best in facts["found"]
-        for design, figures in best["designs"].items()
-    ]
-    return _Shown([table], facts, records)
-
-
-def _speed_ups(runs: dict[Design, Run]) -> dict[str, dict[str, float]]:
-    baseline = runs[Design.BASELINE]
-    return {
-        design.value: {"batch_cycles": run.cycles / run.count, "speed_up": baseline.cycles / run.cycles}
-        for design, run in runs.items()
-    }
-
-
-def _sweep(
-    network_of: Callable[[int], list[Work]],
-    name: str,
-    setting: Setting,
-    sweep_over: list[str],
-    table: CostTable,
-    picture: Path | None,
-) -> _Shown:
-    ranges: dict[str, list[str]] = {}
-    for text in sweep_over:
-        parameter, equals, values = text.partition("=")
-        if not equals or parameter in ranges:
-            raise InputError(f"sweep: '{text}' is not NAME=A,B,C, or its name is there twice; give --sweep batch=16,64")
-        ranges[parameter] = values.split(",")
-    points = sweep(network_of, setting, ranges, table)
-    machine = setting.machine
-    fixed = (
+    - `adagp simulate sweep batch=16,64,256 grid=2,4,8 --model vgg13 --picture sweep.png`: every combination.
+    - `adagp simulate sweep dataflow=ws,os,is,rs --model vgg13 --csv sweep.csv`: for a spreadsheet.
+    """
+    check_folders(output.csv_file)
+    check_pictures(picture)
+    given = given_options(context)
+    machine, table = machine_options.machine(given), cost_table(energy)
+    works, name, _ = network_options.network()
+    setting = network_options.setting(machine)
+    swept = parse_ranges([*(ranges or ()), *(sweep_over or ())])
+    if not swept:
+        raise InputError("sweep: nothing is varied; give for example batch=16,64")
+    for parameter in swept:
+        if parameter.replace("-", "_") in given:
+            raise InputError(f"{parameter}: is swept over and given as --{parameter}; leave one out")
+    _refuse_idle_registers(given, swept.get("dataflow", [machine.dataflow]))
+    points = sweep(works, setting, swept, table)
+    title = f"{name} over {', '.join(swept)}"
+    notes = (
         "where not swept over: " + assumptions(machine, setting.batch, setting.epochs)[0],
         *assumptions(machine)[1:],
         energy_note(machine, table),
     )
-    title = f"{name} over {', '.join(ranges)}"
     if picture is not None:
         from adagp.report.accelerator_figures import picture_format, sweep_picture
-        from adagp.training.files import write_bytes
 
-        write_bytes(picture, sweep_picture(points, title, picture_format(picture)))
-    facts = {
-        "network": name,
-        "points": [
-            {
-                **point.values,
-                "designs": {
-                    design.value: {
-                        "batch_cycles": point.cycles[design],
-                        "speed_up": point.speed_ups[design],
-                        "energy_saved": point.energy_saved[design],
-                    }
-                    for design in Design
-                },
-            }
-            for point in points
-        ],
-    }
-    records = [
+        _write(picture, sweep_picture(points, title, picture_format(picture)))
+    facts = [records.point_facts(point) for point in points]
+    output.show([sweep_table(title, points, notes)], {"network": name, "points": facts}, records.design_records(facts))
+
+
+@simulate_app.command("search", cls=_Mode, epilog=MACHINE_FILE_HELP + machines.MACHINE_HELP)
+@command
+@spread
+@_refusals()
+def search_command(
+    context: typer.Context,
+    network_options: NetworkOptions,
+    machine_options: MachineOptions,
+    output: OutputOptions,
+    pes: Annotated[int | None, typer.Option(help="The most PEs. Default: as many as the machine's array has.")] = None,
+    search_for: Annotated[bool, typer.Option("--search", hidden=True)] = False,
+) -> None:
+    """The best array for a network, of all dataflows or of `--dataflow` alone, and what ADA-GP gives there.
+
+    Try:
+
+    - `adagp simulate search --model mobilenet_v2 --pes 256`: every dataflow.
+    - `adagp simulate search --model vgg13 --dataflow os`: one dataflow, at most 180 PEs.
+    """
+    del search_for
+    check_folders(output.csv_file)
+    given = given_options(context)
+    machine = machine_options.machine(given)
+    dataflows = [machine.dataflow] if "dataflow" in given else list(DATAFLOWS)
+    _refuse_idle_registers(given, [*dataflows, machine.dataflow])
+    works, name, _ = network_options.network()
+    setting = network_options.setting(machine)
+    most = machine.array.pes if pes is None else pes
+    found = search(works(setting.batch), most, machine, dataflows, progress_line)
+    best = [setting.on(array=each.array, dataflow=each.dataflow) for each in found]
+    rows = [(each.machine, each.simulate(works)) for each in (*best, setting)]
+    facts = [records.machine_facts(*row, each) for row, each in zip(rows, found, strict=False)]
+    as_given = records.machine_facts(*rows[-1])
+    notes = assumptions(machine, setting.batch, setting.epochs)
+    output.show(
+        [search_table(f"{name}: the best arrays of at most {most} PEs", found, rows, notes)],
         {
-            **point.values,
-            "design": design.value,
-            "batch_cycles": point.cycles[design],
-            "speed_up": point.speed_ups[design],
-            "energy_saved": point.energy_saved[design],
-        }
-        for point in points
-        for design in Design
-    ]
-    return _Shown([sweep_table(title, points, fixed)], facts, records)
+            "network": name,
+            "pes": most,
+            "batch": setting.batch,
+            "epochs": setting.epochs,
+            "found": facts,
+            "given": as_given,
+        },
+        records.design_records([*facts, as_given]),
+    )
 
 
-def _refuse_beside_layer(**given: object) -> None:
-    wrong = [name for name, value in given.items() if value]
-    if wrong:
-        raise InputError(f"{', '.join(wrong)}: says nothing of a single layer; leave it out, or leave --layer out")
-
-
-def _refuse_idle_memories(dataflow: str, buffer_words: int | None, register_words: int | None) -> None:
-    memories = {"buffer_words": buffer_words, "register_words": register_words}
-    given = [name for name, words in memories.items() if words is not None]
-    if given and dataflow != "rs":
+def _refuse_idle_registers(
+    given: Collection[str], dataflows: Sequence[str], memories: Sequence[str] = ("register_words",)
+) -> None:
+    """Only the row-stationary mapping looks at registers, and for a single layer at the buffer."""
+    idle = [name for name in memories if name in given]
+    if idle and "rs" not in dataflows:
         raise InputError(
-            f"{', '.join(given)}: would change nothing under {dataflow} for one layer; leave it out, or choose rs"
+            f"{', '.join(idle)}: would change nothing under {', '.join(dict.fromkeys(dataflows))}; leave it out, "
+            "or choose rs"
         )
 
 
-def _layer(text: str, batch: int, machine: Machine) -> _Shown:
-    shape = parse_layer(text, batch)
-    array, dataflow = machine.array, machine.dataflow
-    costs = layer_cost(shape, array, dataflow)
-    rows = [
-        (
-            which.value.replace("_", " "),
-            f"{cost.cycles:,}",
-            f"{cost.macs:,}",
-            f"{100 * cost.utilisation:.1f}",
-            f"{cost.dram_words:,}",
-            f"{cost.buffer_words:,}",
-        )
-        for which, cost in costs.items()
-    ]
-    columns = ("pass", "cycles", "MACs", "utilisation %", "DRAM words", "buffer words")
-    words = (
-        "DRAM words: of the mapping of least energy, padding included"
-        if dataflow == "rs"
-        else "DRAM words: each tensor once, without padding"
-    )
-    title = f"{text}, batch {batch}, {array.rows}x{array.columns} PEs, {dataflow}"
-    passes = {which.value: asdict(cost) for which, cost in costs.items()}
-    return _Shown(
-        [Table(title, columns, rows, ("cycles: without stalls on memory", words))],
-        {"layer": asdict(shape), "array": asdict(array), "dataflow": dataflow, **passes},
-        [{"pass": which, **cost} for which, cost in passes.items()],
-    )
+def _write(path: Path, content: bytes) -> None:
+    from adagp.training.files import write_bytes
+
+    write_bytes(path, content)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adagp.accelerator import Design, Run, Step
+from adagp.accelerator import Design, Simulation, Step
 from adagp.accelerator.sweep import Point
 from adagp.report.accelerator_tables import ADAGP
 from adagp.report.panels import dress, saved
@@ -37,8 +37,22 @@ def picture_format(path: Path) -> str:
     return ending
 
 
-def timeline_picture(panels: Mapping[str, Sequence[Step]], title: str, file_format: str = "png") -> bytes:
-    """One panel per batch, as figures 7 to 9: a row per layer, bars where it or its predictor runs."""
+_TIMELINES = (
+    (Design.BASELINE, Phase.BP),
+    (Design.EFFICIENT, Phase.BP),
+    (Design.EFFICIENT, Phase.GP),
+    (Design.MAX, Phase.GP),
+)
+
+
+def timeline_picture(simulation: Simulation, title: str, file_format: str = "png") -> bytes:
+    """One panel per kind of batch, as figures 7 to 9: a row per layer, bars where it or its predictor runs."""
+    panels = {
+        f"{NAMES[design]}, {phase.value} batch": batch.steps
+        for design, phase in _TIMELINES
+        for batch in simulation[design].batches
+        if batch.phase is phase
+    }
     figure, axes = _figure(10, 1.0 + sum(0.9 + 0.2 * len(_layers(steps)) for steps in panels.values()), len(panels))
     longest = max(sum(step.cycles for step in steps) for steps in panels.values())
     for panel, (name, steps) in zip(axes, panels.items(), strict=True):
@@ -83,18 +97,18 @@ def _timeline(panel: Any, steps: Sequence[Step]) -> None:
     panel.set_ylim(len(rows) - 0.4, -0.6)
 
 
-def layers_picture(runs: Mapping[Design, Run], design: Design, title: str, file_format: str = "png") -> bytes:
+def layers_picture(simulation: Simulation, design: Design, title: str, file_format: str = "png") -> bytes:
     """Stacked bars per layer, as figure 16: plain backpropagation beside a design's warm-up, BP and GP batches."""
-    names = list(runs[Design.BASELINE].layer_cycles())
+    plain = simulation.baseline.layer_cycles()
+    names = list(plain)
     figure, (panel,) = _figure(max(8, 2 + 0.5 * len(names)), 4.5, 1)
-    plain = runs[Design.BASELINE].layer_cycles()
     places = range(len(names))
     panel.bar(
         [place - 0.2 for place in places], [plain[name] for name in names], 0.38, color="#000000", label="baseline"
     )
     below = [0] * len(names)
     for phase, (label, colour) in _PHASES.items():
-        cycles = runs[design].layer_cycles(phase)
+        cycles = simulation[design].layer_cycles(phase)
         heights = [cycles.get(name, 0) for name in names]
         panel.bar(
             [place + 0.2 for place in places],
@@ -107,7 +121,7 @@ def layers_picture(runs: Mapping[Design, Run], design: Design, title: str, file_
         below = [low + height for low, height in zip(below, heights, strict=True)]
     panel.set_xticks(list(places), names, rotation=60, ha="right", fontsize=8)
     panel.legend(fontsize=8, frameon=False)
-    dress(panel, "", "", f"cycles of {runs[design].count:,} batches")
+    dress(panel, "", "", f"cycles of {simulation[design].count:,} batches")
     return _titled(figure, title, file_format)
 
 

@@ -1,10 +1,18 @@
 """The accelerator model's figures as tables, with all they rest on beside them."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 
-from adagp.accelerator import COST_TABLES, EPOCH_STEPS, CostTable, Design, Machine, Run
+from adagp.accelerator import (
+    COST_TABLES,
+    EPOCH_STEPS,
+    CostTable,
+    Design,
+    Machine,
+    Pass,
+    PassCost,
+    Run,
+    Simulation,
+)
 from adagp.accelerator.search import Found
 from adagp.accelerator.sweep import Point
 from adagp.report.table import Table
@@ -26,10 +34,10 @@ def assumptions(machine: Machine, batch: int | None = None, epochs: int | None =
     bandwidth = f"{machine.dram_words_per_cycle} words a cycle"
     stalls = f"stalls on memory at {bandwidth}" if machine.stalls else f"no stalls; LOW reloads at {bandwidth}"
     vector = "at no cost" if machine.vector_lanes is None else f"on {machine.vector_lanes} lanes"
-    memory = f"buffer {array.buffer_words:,} words; MAX's second array {second.rows}x{second.columns}"
+    memory = f"buffer {array.buffer_words:,} words; MAX's second array {second}"
     return (
         "; ".join(scale),
-        f"{array.rows}x{array.columns} PEs, {machine.dataflow}, {memory}",
+        f"{array} PEs, {machine.dataflow}, {memory}",
         f"{stalls}; norms, activations, pooling, optimizer {vector}",
     )
 
@@ -40,22 +48,19 @@ def energy_note(machine: Machine, table: CostTable) -> str:
     return f"energy: DRAM and buffer accesses, policy '{machine.policy}', table '{name}', unit {table.unit}"
 
 
-def design_table(
-    title: str, runs: Mapping[Design, Run], table: CostTable, batches: int, notes: tuple[str, ...]
-) -> Table:
-    """The designs side by side, for a training of so many batches."""
-    baseline = runs[Design.BASELINE]
+def design_table(title: str, simulation: Simulation, table: CostTable, batches: int, notes: tuple[str, ...]) -> Table:
+    """The designs side by side, for a training of this number of batches."""
     rows = [
         (
             design.value,
-            short(run.cycles / run.count * batches),
-            f"{baseline.cycles / run.cycles:.3f}",
+            short(run.batch_cycles * batches),
+            f"{simulation.speed_up(design):.3f}",
             *(_batch_cycles(run, phase) for phase in (Phase.BP, Phase.GP)),
             short(run.dram_words / run.count * batches),
             short(run.energy(table) / run.count * batches),
-            f"{100 * (1 - run.energy(table) / baseline.energy(table)):.1f}",
+            f"{100 * simulation.energy_saved(design, table):.1f}",
         )
-        for design, run in runs.items()
+        for design, run in simulation.items()
     ]
     columns = ("design", "cycles", "speed-up", "BP batch", "GP batch", "DRAM words", "energy", "saved %")
     return Table(title, columns, rows, (f"of {batches:,} batches", *notes))
@@ -65,23 +70,23 @@ def _batch_cycles(run: Run, phase: Phase) -> str:
     return next((short(batch.cycles) for batch in run.batches if batch.phase is phase), "-")
 
 
-def layer_table(runs: Mapping[Design, Run], table: CostTable) -> Table:
+def layer_table(simulation: Simulation, table: CostTable) -> Table:
     """Every layer on every design, for an average batch."""
-    count = runs[Design.BASELINE].count
-    cycles = {design: run.layer_cycles() for design, run in runs.items()}
-    energies = {design: run.layer_energy(table) for design, run in runs.items()}
+    count = simulation.baseline.count
+    cycles = {design: run.layer_cycles() for design, run in simulation.items()}
+    energies = {design: run.layer_energy(table) for design, run in simulation.items()}
     plain, spent = cycles[Design.BASELINE], energies[Design.BASELINE]
     rows = [
         (
             name or "(model)",
-            *(short(cycles[design][name] / count) for design in runs),
+            *(short(cycles[design][name] / count) for design in simulation),
             f"{plain[name] / cycles[Design.MAX][name]:.2f}",
             short(spent[name] / count),
             f"{100 * (1 - energies[Design.EFFICIENT][name] / spent[name]):.1f}",
         )
         for name in plain
     ]
-    columns = ("layer", *(design.value for design in runs), _SPEED_UPS[-1], "energy", "saved %")
+    columns = ("layer", *(design.value for design in simulation), _SPEED_UPS[-1], "energy", "saved %")
     return Table(
         "Layer by layer, of an average batch",
         columns,
@@ -93,31 +98,62 @@ def layer_table(runs: Mapping[Design, Run], table: CostTable) -> Table:
     )
 
 
-def search_table(title: str, rows: Sequence[tuple[Found, Mapping[Design, Run]]], notes: tuple[str, ...]) -> Table:
-    """The best array of each dataflow, and what ADA-GP then gives."""
-    fastest = min(runs[Design.BASELINE].cycles for _, runs in rows)
+def search_table(
+    title: str,
+    found: Sequence[Found],
+    rows: Sequence[tuple[Machine, Simulation]],
+    notes: tuple[str, ...],
+) -> Table:
+    """The best array of each dataflow, then the machine as given, and what ADA-GP gives on each."""
+    fastest = min(simulation.baseline.cycles for _, simulation in rows)
     return Table(
         title,
         ("dataflow", "array", "PEs", "baseline", "of best", *_SPEED_UPS, "max"),
         [
             (
-                found.dataflow,
-                f"{found.array.rows}x{found.array.columns}",
-                str(found.array.pes),
-                short(runs[Design.BASELINE].cycles / runs[Design.BASELINE].count),
-                f"{runs[Design.BASELINE].cycles / fastest:.3f}",
-                *(f"{runs[Design.BASELINE].cycles / runs[design].cycles:.3f}" for design in ADAGP),
-                short(runs[Design.MAX].cycles / runs[Design.MAX].count),
+                machine.dataflow,
+                str(machine.array),
+                str(machine.array.pes),
+                short(simulation.baseline.batch_cycles),
+                f"{simulation.baseline.cycles / fastest:.3f}",
+                *(f"{simulation.speed_up(design):.3f}" for design in ADAGP),
+                short(simulation[Design.MAX].batch_cycles),
             )
-            for found, runs in rows
+            for machine, simulation in rows
         ],
         (
             "array: the fastest for plain backpropagation; baseline, max: cycles of an average batch there",
             "of best: the baseline beside the fastest; x: ADA-GP's speed-up over the baseline of the same array",
-            "shapes weighed: " + ", ".join(f"{found.dataflow} {found.tried}" for found, _ in rows if found.tried),
+            "shapes weighed: " + ", ".join(f"{best.dataflow} {best.tried}" for best in found),
+            f"the last row: the array that was given, under {rows[-1][0].dataflow}",
             *notes,
         ),
         text_columns=2,
+    )
+
+
+def pass_table(title: str, costs: Mapping[Pass, PassCost], dataflow: str) -> Table:
+    """The three passes of one layer."""
+    words = (
+        "DRAM words: of the mapping of least energy, padding included"
+        if dataflow == "rs"
+        else "DRAM words: each tensor once, without padding"
+    )
+    return Table(
+        title,
+        ("pass", "cycles", "MACs", "utilisation %", "DRAM words", "buffer words"),
+        [
+            (
+                which.value.replace("_", " "),
+                f"{cost.cycles:,}",
+                f"{cost.macs:,}",
+                f"{100 * cost.utilisation:.1f}",
+                f"{cost.dram_words:,}",
+                f"{cost.buffer_words:,}",
+            )
+            for which, cost in costs.items()
+        ],
+        ("cycles: without stalls on memory", words),
     )
 
 
@@ -151,12 +187,3 @@ def short(value: float) -> str:
             break
         value /= 1000
     return f"{value:#.4g}{prefix}" if prefix else f"{value:g}"
-
-
-def records_csv(records: Sequence[Mapping[str, object]]) -> str:
-    """Records of the same fields as CSV, every digit kept."""
-    text = io.StringIO()
-    lines = csv.DictWriter(text, list(records[0]), lineterminator="\n")
-    lines.writeheader()
-    lines.writerows(records)
-    return text.getvalue()

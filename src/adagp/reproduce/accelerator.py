@@ -1,7 +1,7 @@
 """Figures 16 to 19 and 21, tables 2 and 3, and the comparisons at equal power and area of the ADA-GP paper (001)."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 
 from adagp.accelerator import (
@@ -11,30 +11,17 @@ from adagp.accelerator import (
     POLICIES,
     CostTable,
     Design,
-    Machine,
-    Run,
+    Setting,
+    Simulation,
     network,
-    paper_schedule,
-    simulate,
 )
 from adagp.accelerator.text import parse_array
 from adagp.report.accelerator_tables import ADAGP, assumptions, energy_note, short
 from adagp.report.table import Table
 from adagp.schedules import Phase
 
-
-@dataclass(frozen=True)
-class Scale:
-    """What the paper does not state, and a reproduction must choose."""
-
-    batch: int
-    epochs: int
-    machine: Machine
-
-
-Runs = Mapping[Design, Run]
-Grid = Mapping[str, Mapping[str, Runs]]
-"""Data set, network: the designs."""
+Grid = Mapping[str, Mapping[str, Simulation]]
+"""Data set, network: the training on every design."""
 
 FIGURES: Mapping[int, str] = {17: "ws", 18: "rs", 19: "is"}
 # Section 6.3: the average of MAX, and its maximum; for figure 19 the paper states averages only.
@@ -62,54 +49,44 @@ ISO: Mapping[str, tuple[float, Mapping[str, float]]] = {
 }
 
 
-def runs_of(model: str, data: str, scale: Scale) -> Runs:
+def simulated(model: str, data: str, setting: Setting) -> Simulation:
     """A network's training on every design."""
-    return simulate(network(model, data, scale.batch), *paper_schedule(scale.epochs), scale.machine)
+    return setting.simulate(lambda batch: network(model, data, batch))
 
 
-def grid(scale: Scale, tell: Callable[[str], None] = lambda text: None) -> Grid:
+def grid(setting: Setting, tell: Callable[[str], None] = lambda text: None) -> Grid:
     """The thirteen CNNs on the three data sets."""
-    found: dict[str, dict[str, Runs]] = {}
+    found: dict[str, dict[str, Simulation]] = {}
     for data in IMAGE_SETS:
-        tell(f"simulating {len(CNNS)} networks on {data} under {scale.machine.dataflow}")
-        found[data] = {model: runs_of(model, data, scale) for model in CNNS}
+        tell(f"simulating {len(CNNS)} networks on {data} under {setting.machine.dataflow}")
+        found[data] = {model: simulated(model, data, setting) for model in CNNS}
     return found
 
 
-def speed_up(runs: Runs, design: Design) -> float:
-    """Of a design over the baseline."""
-    return runs[Design.BASELINE].cycles / runs[design].cycles
-
-
-def energy_saved(runs: Runs, design: Design, table: CostTable) -> float:
-    """Share of the baseline's memory energy that a design saves."""
-    return 1 - runs[design].energy(table) / runs[Design.BASELINE].energy(table)
-
-
-def figure16_table(runs: Runs, scale: Scale) -> Table:
+def figure16_table(simulation: Simulation, setting: Setting) -> Table:
     """VGG13 layer by layer: plain backpropagation, and Efficient's warm-up, BP and GP batches."""
-    plain, efficient = runs[Design.BASELINE].layer_cycles(), runs[Design.EFFICIENT]
+    plain, efficient = simulation.baseline.layer_cycles(), simulation[Design.EFFICIENT]
     phases = {phase: efficient.layer_cycles(phase) for phase in Phase}
     rows = []
     for name, cycles in plain.items():
         parts = [phases[phase].get(name, 0) for phase in Phase]
         rows.append((name, *(short(value) for value in (cycles, *parts, sum(parts))), f"{cycles / sum(parts):.3f}"))
     totals = [sum(phases[phase].values()) for phase in Phase]
-    last = (runs[Design.BASELINE].cycles, *totals, efficient.cycles)
-    rows.append(("all", *map(short, last), f"{speed_up(runs, Design.EFFICIENT):.3f}"))
+    last = (simulation.baseline.cycles, *totals, efficient.cycles)
+    rows.append(("all", *map(short, last), f"{simulation.speed_up(Design.EFFICIENT):.3f}"))
     return Table(
         "Figure 16: VGG13, plain backpropagation and ADA-GP-Efficient, layer by layer",
         ("layer", "baseline", "warm-up", "BP", "GP", "ADA-GP", "speed-up"),
         rows,
-        (f"cycles of {efficient.count:,} batches; the paper's figure is an image without values", *_notes(scale)),
+        (f"cycles of {efficient.count:,} batches; the paper's figure is an image without values", *_notes(setting)),
     )
 
 
-def speed_up_table(figure: int, found: Grid, scale: Scale) -> Table:
+def speed_up_table(figure: int, found: Grid, setting: Setting) -> Table:
     """Figures 17 to 19: networks and designs, with averages and maxima beside the paper's."""
     rows = []
     for model in CNNS:
-        cells = [f"{speed_up(found[data][model], design):.3f}" for data in IMAGE_SETS for design in ADAGP]
+        cells = [f"{found[data][model].speed_up(design):.3f}" for data in IMAGE_SETS for design in ADAGP]
         rows.append((model, *cells))
     for label, function in (("average", fmean), ("maximum", max)):
         cells = [f"{function(values(found, data, design)):.3f}" for data in IMAGE_SETS for design in ADAGP]
@@ -119,22 +96,22 @@ def speed_up_table(figure: int, found: Grid, scale: Scale) -> Table:
             rows.append((label, *(cell for data in IMAGE_SETS for cell in ("", "", f"{stated[data]:.2f}"))))
     columns = ("network", *(f"{data} {design.value}" for data in IMAGE_SETS for design in ADAGP))
     return Table(
-        f"Figure {figure}: speed-up over plain backpropagation, dataflow {scale.machine.dataflow}",
+        f"Figure {figure}: speed-up over plain backpropagation, dataflow {setting.machine.dataflow}",
         columns,
         rows,
-        ("the paper states averages and maxima of MAX; its bars are an image", *_notes(scale)),
+        ("the paper states averages and maxima of MAX; its bars are an image", *_notes(setting)),
     )
 
 
 def values(found: Grid, data: str, design: Design) -> list[float]:
     """The speed-ups of all networks on a data set."""
-    return [speed_up(runs, design) for runs in found[data].values()]
+    return [simulation.speed_up(design) for simulation in found[data].values()]
 
 
-def levers_table(figure: int, scale: Scale, tell: Callable[[str], None]) -> Table:
+def levers_table(figure: int, setting: Setting, tell: Callable[[str], None]) -> Table:
     """What moves the averages of figures 17 to 19: one assumption changed at a time."""
     rows = []
-    for label, changed in _levers(scale).items():
+    for label, changed in _levers(setting).items():
         tell(f"changing {label}")
         found = grid(changed)
         cells = [f"{function(values(found, data, Design.MAX)):.3f}" for data in IMAGE_SETS for function in (fmean, max)]
@@ -143,37 +120,33 @@ def levers_table(figure: int, scale: Scale, tell: Callable[[str], None]) -> Tabl
         f"What moves figure {figure}: MAX, one assumption changed at a time",
         ("changed", *(f"{data} {what}" for data in IMAGE_SETS for what in ("avg", "max"))),
         rows,
-        _notes(scale),
+        _notes(setting),
     )
 
 
-def _levers(scale: Scale) -> dict[str, Scale]:
-    machine = scale.machine
-
-    def on(**changes: object) -> Scale:
-        return replace(scale, machine=replace(machine, **changes))  # type: ignore[arg-type]
-
+def _levers(setting: Setting) -> dict[str, Setting]:
+    machine = setting.machine
     return {
-        "nothing": scale,
-        "batch 16": replace(scale, batch=16),
-        "epochs 200": replace(scale, epochs=200),
-        "predictor 8x8": on(predictor=replace(machine.predictor, grid=8)),
-        "array 15x12": on(array=parse_array("array", "15x12", machine.array)),
-        "array 18x10": on(array=parse_array("array", "18x10", machine.array)),
-        "second array 4x5": on(second_array=parse_array("second-array", "4x5", machine.second_array)),
-        "stalls": on(stalls=True),
-        "vector unit of 16 lanes": on(vector_lanes=16),
+        "nothing": setting,
+        "batch 16": replace(setting, batch=16),
+        "epochs 200": replace(setting, epochs=200),
+        "predictor 8x8": setting.on(predictor=replace(machine.predictor, grid=8)),
+        "array 15x12": setting.on(array=parse_array("array", "15x12", machine.array)),
+        "array 18x10": setting.on(array=parse_array("array", "18x10", machine.array)),
+        "second array 4x5": setting.on(second_array=parse_array("second-array", "4x5", machine.second_array)),
+        "stalls": setting.on(stalls=True),
+        "vector unit of 16 lanes": setting.on(vector_lanes=16),
     }
 
 
-def figure21_tables(found: Grid, scale: Scale, tell: Callable[[str], None]) -> list[Table]:
+def figure21_tables(found: Grid, setting: Setting, tell: Callable[[str], None]) -> list[Table]:
     """Energy of memory accesses: networks and designs, and the average under every policy and table."""
     eyeriss = COST_TABLES["eyeriss"]
     rows = [
         (
             model,
             *(
-                f"{100 * energy_saved(found[data][model], design, eyeriss):.1f}"
+                f"{100 * found[data][model].energy_saved(design, eyeriss):.1f}"
                 for data in IMAGE_SETS
                 for design in ADAGP
             ),
@@ -192,22 +165,22 @@ def figure21_tables(found: Grid, scale: Scale, tell: Callable[[str], None]) -> l
         rows,
         (
             f"the paper: {100 * PAPER_ENERGY_SAVED:.0f} % on average over all models; its bars are an image",
-            energy_note(scale.machine, eyeriss),
-            *_notes(scale),
+            energy_note(setting.machine, eyeriss),
+            *_notes(setting),
         ),
     )
-    return [networks, _policies_table(scale, tell)]
+    return [networks, _policies_table(setting, tell)]
 
 
-def _policies_table(scale: Scale, tell: Callable[[str], None]) -> Table:
+def _policies_table(setting: Setting, tell: Callable[[str], None]) -> Table:
     rows = []
     for policy in POLICIES:
         tell(f"simulating the policy {policy}")
-        found = grid(replace(scale, machine=replace(scale.machine, policy=policy)))
-        runs = [found[data][model] for data in IMAGE_SETS for model in CNNS]
-        dram = 1 - fmean(run[Design.EFFICIENT].dram_words / run[Design.BASELINE].dram_words for run in runs)
+        found = grid(setting.on(policy=policy))
+        simulations = [found[data][model] for data in IMAGE_SETS for model in CNNS]
+        dram = 1 - fmean(run[Design.EFFICIENT].dram_words / run.baseline.dram_words for run in simulations)
         cells = [
-            f"{100 * fmean(energy_saved(run, Design.EFFICIENT, table) for run in runs):.1f}"
+            f"{100 * fmean(run.energy_saved(Design.EFFICIENT, table) for run in simulations):.1f}"
             for table in COST_TABLES.values()
         ]
         rows.append((policy, f"{100 * dram:.1f}", *cells))
@@ -224,20 +197,20 @@ def _policies_table(scale: Scale, tell: Callable[[str], None]) -> Table:
 
 def savings(found: Grid, data: str, design: Design, table: CostTable) -> list[float]:
     """Shares of memory energy saved, of all networks on a data set."""
-    return [energy_saved(runs, design, table) for runs in found[data].values()]
+    return [simulation.energy_saved(design, table) for simulation in found[data].values()]
 
 
-def cycles_table(number: int, runs: Runs, scale: Scale, batches: int) -> Table:
+def cycles_table(number: int, simulation: Simulation, setting: Setting, batches: int) -> Table:
     """Tables 2 and 3: cycles of a whole training."""
     stated = PAPER_CYCLES[number]
     rows = []
-    for design, run in runs.items():
+    for design, run in simulation.items():
         printed = stated.get(design.value, stated.get("ADA-GP") if design is Design.EFFICIENT else None)
         rows.append(
             (
                 design.value,
-                f"{run.cycles / run.count * batches / 1e9:,.1f}",
-                f"{speed_up(runs, design):.3f}",
+                f"{run.batch_cycles * batches / 1e9:,.1f}",
+                f"{simulation.speed_up(design):.3f}",
                 "" if printed is None else f"{printed:,.10g}",
                 "" if printed is None else f"{stated['baseline'] / printed:.2f}",
             )
@@ -249,30 +222,24 @@ def cycles_table(number: int, runs: Runs, scale: Scale, batches: int) -> Table:
         rows,
         (
             f"{batches:,} batches; the paper states neither epochs nor batch, nor which design of table 2 'ADA-GP' is",
-            *_notes(scale),
+            *_notes(setting),
         ),
     )
 
 
-def iso_table(which: str, scale: Scale, tell: Callable[[str], None]) -> Table:
+def iso_table(which: str, setting: Setting, tell: Callable[[str], None]) -> Table:
     """MAX beside a baseline whose array is as much larger as MAX's extra power or area would allow."""
     more, stated = ISO[which]
-    array = scale.machine.array
-    budget, here = round(array.pes * (1 + more)), f"{array.rows}x{array.columns}"
+    array = setting.machine.array
+    budget, here = round(array.pes * (1 + more)), str(array)
     shapes = [(array.rows, budget // array.rows), (budget // array.columns, array.columns)]
-    plain = grid(scale, tell)
+    plain = grid(setting, tell)
     rows = []
     for rows_of_pes, columns in shapes:
-        larger = replace(scale.machine, array=replace(array, rows=rows_of_pes, columns=columns))
-        found = grid(replace(scale, machine=larger), tell)
+        found = grid(setting.on(array=replace(array, rows=rows_of_pes, columns=columns)), tell)
         for data in IMAGE_SETS:
-            gains = [
-                plain[data][model][Design.BASELINE].cycles / found[data][model][Design.BASELINE].cycles
-                for model in CNNS
-            ]
-            left = [
-                found[data][model][Design.BASELINE].cycles / plain[data][model][Design.MAX].cycles for model in CNNS
-            ]
+            gains = [plain[data][model].baseline.cycles / found[data][model].baseline.cycles for model in CNNS]
+            left = [found[data][model].baseline.cycles / plain[data][model][Design.MAX].cycles for model in CNNS]
             rows.append(
                 (
                     f"{rows_of_pes}x{columns}",
@@ -290,19 +257,19 @@ def iso_table(which: str, scale: Scale, tell: Callable[[str], None]) -> Table:
         (
             f"larger baseline: faster than the one on {here}; MAX over it: MAX on {here} beside it; averages",
             "the paper does not say which of the two its figure is; whole rows or columns of PEs are added here",
-            *_notes(scale),
+            *_notes(setting),
         ),
         text_columns=2,
     )
 
 
-def _notes(scale: Scale) -> tuple[str, ...]:
-    return assumptions(scale.machine, scale.batch, scale.epochs)
+def _notes(setting: Setting) -> tuple[str, ...]:
+    return assumptions(setting.machine, setting.batch, setting.epochs)
 
 
-def plain_grid(found: Grid, figure: Callable[[Runs, Design], float]) -> dict[str, dict[str, dict[Design, float]]]:
+def plain_grid(found: Grid, figure: Callable[[Simulation, Design], float]) -> dict[str, dict[str, dict[Design, float]]]:
     """A figure of every network and design, for pictures and programs."""
     return {
-        data: {model: {design: figure(runs, design) for design in ADAGP} for model, runs in networks.items()}
+        data: {model: {design: figure(each, design) for design in ADAGP} for model, each in networks.items()}
         for data, networks in found.items()
     }

@@ -85,7 +85,7 @@ def bars_tables(found: Sequence[Bar], batch: int, epochs: int, design: Design, m
             for place, name in enumerate(("largest", "mean"))
         ],
         notes=(
-            f"{DEVICES} devices of {array.rows}x{array.columns} PEs, {MICROBATCHES} micro-batches; messages are free",
+            f"{DEVICES} devices of {array} PEs, {MICROBATCHES} micro-batches; messages are free",
             "speed-up: cycles of two plain BP batches over those of a GP and a BP batch",
             "with equal stages, BW = 2 FW and no predictor it is 42 / 25 over gpipe and dapple, 32 / 20 over chimera",
             "longest stage: over the mean one; layers are cut in the forward's order so that the longest is shortest",

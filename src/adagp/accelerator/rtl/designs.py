@@ -13,19 +13,22 @@ from amaranth.hdl import Module
 from amaranth.lib.wiring import Component, Flow
 
 from adagp.accelerator.designs import Design
+from adagp.accelerator.machine import Machine
 from adagp.accelerator.rtl.core import Core, outer_ports
 from adagp.accelerator.rtl.geometry import Geometry, folds
 from adagp.accelerator.rtl.library import Library, place
+from adagp.accelerator.workload import PredictorShape
 
 MAIN, PREDICTOR = "main", "predictor"
-PREDICTOR_INPUTS, PREDICTOR_OUTPUTS = 17, 4609
-"""Of its linear layer, which its memory holds: 4 x 4 features and a constant; 512 x 3 x 3 weights and a bias."""
-SECOND_ARRAY = (8, 10)
-"""Of MAX's second array; the papers do not say, but count 80 more multipliers."""
+PREDICTOR_INPUTS, PREDICTOR_OUTPUTS = PredictorShape().features + 1, 4609
+"""Sizes of its linear layer, which its memory holds: 4 x 4 features and a constant; 512 x 3 x 3 weights and a bias."""
+_PAPER = Machine()
 
 
 def geometries(
-    design: Design, array: tuple[int, int] = (12, 15), second_array: tuple[int, int] = SECOND_ARRAY
+    design: Design,
+    array: tuple[int, int] = (_PAPER.array.rows, _PAPER.array.columns),
+    second_array: tuple[int, int] = (_PAPER.second_array.rows, _PAPER.second_array.columns),
 ) -> dict[str, Geometry]:
     """The cores of a design, at the default sizes of their memories.
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from adagp.accelerator.array import Array
+
 COUNT_BITS = 16
 """Of every count and address in a descriptor: no memory is deeper, and no product streams more rows."""
 SHIFT_BITS = 6
@@ -24,8 +26,8 @@ class Geometry:
         pools: Whether the lanes can pool what they drain, as the predictor wants it.
     """
 
-    rows: int = 12
-    columns: int = 15
+    rows: int = Array.rows
+    columns: int = Array.columns
     width: int = 16
     sum_width: int = 48
     input_depth: int = 4096

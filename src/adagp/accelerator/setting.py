@@ -1,0 +1,143 @@
+"""What a simulated training is: its batch, its epochs and its machine, and their names in options, sweeps and files."""
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from adagp.accelerator.machine import Machine
+from adagp.accelerator.shapes import require_count
+from adagp.accelerator.simulation import Simulation, paper_schedule, simulate
+from adagp.accelerator.text import integer, parse_array
+from adagp.accelerator.workload import Work
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the paper does not state, and every figure depends on.
+
+    Attributes:
+        batch: Samples in a batch.
+        epochs: Length of the paper's ladder; 90 is the length of its figure 15.
+        machine: The accelerator.
+    """
+
+    batch: int = 128
+    epochs: int = 90
+    machine: Machine = field(default_factory=Machine)
+
+    def on(self, **changes: Any) -> "Setting":
+        """The same training on a machine with other fields."""
+        return replace(self, machine=replace(self.machine, **changes))
+
+    def simulate(self, network_of: Callable[[int], Sequence[Work]]) -> Simulation:
+        """Train the network on every design; `network_of` gives its work for a batch size."""
+        return simulate(network_of(self.batch), *paper_schedule(self.epochs), self.machine)
+
+
+@dataclass(frozen=True)
+class _Key:
+    """A name under which a setting can be changed, the type of its value, and the change."""
+
+    kind: type
+    change: Callable[[Setting, Any], Setting]
+
+
+def _memory(name: str) -> Callable[[Setting, int], Setting]:
+    """Both arrays have the same memories."""
+
+    def change(setting: Setting, words: int) -> Setting:
+        machine = setting.machine
+        return setting.on(
+            array=replace(machine.array, **{name: words}), second_array=replace(machine.second_array, **{name: words})
+        )
+
+    return change
+
+
+def _predictor(name: str) -> Callable[[Setting, int], Setting]:
+    return lambda setting, value: setting.on(predictor=replace(setting.machine.predictor, **{name: value}))
+
+
+def _bandwidth(setting: Setting, words: int) -> Setting:
+    require_count("bandwidth", words)
+    return setting.on(dram_words_per_cycle=words)
+
+
+_TRAINING: Mapping[str, _Key] = {
+    "batch": _Key(int, lambda setting, value: replace(setting, batch=value)),
+    "epochs": _Key(int, lambda setting, value: replace(setting, epochs=value)),
+}
+_MACHINE: Mapping[str, _Key] = {
+    "array": _Key(str, lambda setting, text: setting.on(array=parse_array("array", text, setting.machine.array))),
+    "second-array": _Key(
+        str,
+        lambda setting, text: setting.on(second_array=parse_array("second-array", text, setting.machine.second_array)),
+    ),
+    "dataflow": _Key(str, lambda setting, name: setting.on(dataflow=name)),
+    "buffer-words": _Key(int, _memory("buffer_words")),
+    "register-words": _Key(int, _memory("register_words")),
+    "bandwidth": _Key(int, _bandwidth),
+    "policy": _Key(str, lambda setting, name: setting.on(policy=name)),
+    "grid": _Key(int, _predictor("grid")),
+    "channels": _Key(int, _predictor("channels")),
+    "vector-lanes": _Key(int, lambda setting, lanes: setting.on(vector_lanes=lanes)),
+    "stalls": _Key(bool, lambda setting, stalls: setting.on(stalls=stalls)),
+}
+_KEYS = {**_TRAINING, **_MACHINE}
+MACHINE_KEYS = tuple(_MACHINE)
+"""What describes a machine, as options and as keys of a machine file."""
+SWEPT = tuple(name for name, key in _KEYS.items() if key.kind is not bool)
+"""What a sweep may change."""
+
+
+def changed(setting: Setting, name: str, value: object) -> Setting:
+    """The setting with one named value changed.
+
+    Raises:
+        ValueError: for a value that it cannot have, naming it.
+    """
+    return _KEYS[name].change(setting, value)
+
+
+def changed_by_text(setting: Setting, name: str, text: str) -> Setting:
+    """The same for a value as people write it in a sweep.
+
+    Raises:
+        ValueError: for a value that it cannot have, naming it.
+    """
+    return changed(setting, name, integer(name, text) if _KEYS[name].kind is int else text)
+
+
+_TYPES = {int: "an integer", str: "a text", bool: "true or false"}
+
+
+def read_machine(path: Path) -> Machine:
+    """The machine that a TOML file describes; what it leaves out is as in `Machine()`.
+
+    Raises:
+        ValueError: for a file that cannot be read, an unknown key or a value that a key cannot have.
+    """
+    try:
+        content = path.read_bytes() if path.is_file() else None  # a pipe would keep its reader waiting
+    except OSError as error:
+        raise ValueError(f"machine: '{path}' cannot be read: {error.strerror}; check the path") from error
+    if content is None:
+        raise ValueError(f"machine: '{path}' is not a file; check the path")
+    try:
+        values = tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or nested too deeply
+        raise ValueError(f"machine: '{path}' is not TOML: {error}; write lines such as array = \"12x15\"") from error
+    setting = Setting()
+    for name, value in values.items():
+        if name not in _MACHINE:
+            raise ValueError(f"machine: '{path}': {name!r} is unknown; known keys: {', '.join(MACHINE_KEYS)}")
+        kind = _MACHINE[name].kind
+        if type(value) is not kind:  # a bool is an int to isinstance
+            raise ValueError(f"machine: '{path}': {name} = {value!r} is not {_TYPES[kind]}")
+        try:
+            setting = changed(setting, name, value)
+        except ValueError as error:
+            raise ValueError(f"machine: '{path}': {error}") from error
+    return setting.machine
