@@ -1,9 +1,7 @@
 """Options of the accelerator that several commands share, and the machine they describe."""
 
-import functools
-import inspect
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -114,39 +112,3 @@ def machine_with(values: Mapping[str, Any], machine: Machine = _PAPER.machine) -
         if (key := name.replace("_", "-")) in MACHINE_KEYS:
             setting = changed(setting, key, value)
     return setting.machine
-
-
-def given_options(context: typer.Context) -> set[str]:
-    """The names of the parameters that stand on the command line."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-
-
-def spread(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one option per field of each dataclass among its parameters: Typer has no groups of options."""
-    signature = inspect.signature(function)
-    groups: dict[str, Any] = {
-        name: parameter.annotation
-        for name, parameter in signature.parameters.items()
-        if is_dataclass(parameter.annotation)
-    }
-
-    @functools.wraps(function)
-    def called(**values: Any) -> None:
-        for name, group in groups.items():
-            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
-        function(**values)
-
-    parameters = []
-    for name, parameter in signature.parameters.items():
-        if name not in groups:
-            parameters.append(parameter)
-            continue
-        parameters += [
-            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
-            for field in fields(groups[name])
-        ]
-    keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
-    called.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
-    called.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword_only}
-    return called
