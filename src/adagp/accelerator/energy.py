@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from adagp.accelerator.shapes import require_known
 
 WORD_BITS = 16
+DRAM_COST, BUFFER_COST, ARRAY_COST, REGISTER_COST = 200, 6, 2, 1
+"""Energy of moving one 16-bit word, in multiply-accumulates (Eyeriss, ISCA 2016, table IV)."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,10 @@ _BUFFER_PJ = (_CACTI_READ_PJ + _CACTI_WRITE_PJ) / 2
 
 COST_TABLES: Mapping[str, CostTable] = {
     "eyeriss": CostTable(
-        "MAC", 200, 6, "Chen, Emer and Sze, Eyeriss, ISCA 2016, table IV: relative to a MAC of 16 bits at 65 nm"
+        "MAC",
+        DRAM_COST,
+        BUFFER_COST,
+        "Chen, Emer and Sze, Eyeriss, ISCA 2016, table IV: relative to a MAC of 16 bits at 65 nm",
     ),
     "horowitz": CostTable(
         "pJ",

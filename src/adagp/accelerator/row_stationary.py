@@ -24,8 +24,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-DRAM_COST, BUFFER_COST, ARRAY_COST, REGISTER_COST = 200, 6, 2, 1
-"""Energy of moving one 16-bit word, in multiply-accumulates (Eyeriss, ISCA 2016, table IV)."""
+from adagp.accelerator.energy import ARRAY_COST, BUFFER_COST, DRAM_COST
 
 Integers = NDArray[np.int64]
 Reals = NDArray[np.float64]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from adagp.accelerator import Design, Machine
+from adagp.accelerator import Design, Machine, Setting
 from adagp.cli import options
 from adagp.cli.common import InputError, check_folders, command, print_json, print_table
 from adagp.cli.display import Display
@@ -92,9 +92,9 @@ def speed_up_command(
         raise InputError(f"design '{design}' is unknown; choose one of {', '.join(DESIGNS)}")
     chosen = Design(design)
     try:
-        machine = Machine(dataflow=dataflow)
+        setting = Setting(batch, epochs, Machine(dataflow=dataflow))
         with Display(as_json) as display:
-            found = bars(batch, epochs, chosen, machine, display.on_message)
+            found = bars(setting, chosen, display.on_message)
     except ValueError as error:
         raise InputError(str(error)) from error
     if as_json:
@@ -103,11 +103,11 @@ def speed_up_command(
                 "batch": batch,
                 "epochs": epochs,
                 "design": design,
-                "machine": asdict(machine),
+                "machine": asdict(setting.machine),
                 "networks": [{**asdict(bar), "imbalance": bar.staged.imbalance} for bar in found],
                 "paper": {scheme: {"largest": largest, "mean": mean} for scheme, (largest, mean) in PAPER.items()},
             }
         )
         return
-    for table in bars_tables(found, batch, epochs, chosen, machine):
+    for table in bars_tables(found, setting, chosen):
         print_table(table)

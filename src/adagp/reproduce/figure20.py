@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from adagp.accelerator import CNNS, Design, Machine, network, paper_schedule
+from adagp.accelerator import CNNS, Design, Setting, network, paper_schedule
 from adagp.accelerator.pipeline import SCHEMES, phases_of
 from adagp.accelerator.pipeline.stages import Staged, stages
 from adagp.accelerator.pipeline.training import training_steps
@@ -34,7 +34,7 @@ class Bar:
     training: dict[str, float]
 
 
-def bars(batch: int, epochs: int, design: Design, machine: Machine, tell: Callable[[str], None]) -> list[Bar]:
+def bars(setting: Setting, design: Design, tell: Callable[[str], None]) -> list[Bar]:
     """Every network of the paper on ImageNet, in a pipeline of four devices with four micro-batches a batch.
 
     `tell` is told which network is looked at: row-stationary mappings take seconds.
@@ -42,14 +42,14 @@ def bars(batch: int, epochs: int, design: Design, machine: Machine, tell: Callab
     Raises:
         ValueError: if the batch cannot be cut into micro-batches of equal size.
     """
-    if batch < MICROBATCHES or batch % MICROBATCHES:
-        raise ValueError(f"batch={batch}: must be a multiple of the {MICROBATCHES} micro-batches")
-    schedule, steps = paper_schedule(epochs)
+    if setting.batch < MICROBATCHES or setting.batch % MICROBATCHES:
+        raise ValueError(f"batch={setting.batch}: must be a multiple of the {MICROBATCHES} micro-batches")
+    schedule, steps = paper_schedule(setting.epochs)
     ladder = phases_of(schedule, range(steps))
     found = []
     for model in CNNS:
         tell(f"cutting {model} into {DEVICES} stages")
-        staged = stages(network(model, "imagenet", batch // MICROBATCHES), DEVICES, design, machine)
+        staged = stages(network(model, "imagenet", setting.batch // MICROBATCHES), DEVICES, design, setting.machine)
         found.append(Bar(model, staged, _speed_ups(staged, _ONE_TO_ONE), _speed_ups(staged, ladder)))
     return found
 
@@ -63,11 +63,12 @@ def _speed_ups(staged: Staged, phases: Sequence[Phase]) -> dict[str, float]:
     }
 
 
-def bars_tables(found: Sequence[Bar], batch: int, epochs: int, design: Design, machine: Machine) -> list[Table]:
+def bars_tables(found: Sequence[Bar], setting: Setting, design: Design) -> list[Table]:
     """The speed-ups in the paper's case, with what they rest on, and over the whole training."""
+    machine = setting.machine
     array, grid = machine.array, machine.predictor.grid
     one_to_one = Table(
-        title=f"Figure 20: speed-ups of a GP and a BP batch of {batch}, {machine.dataflow}, {design.value}",
+        title=f"Figure 20: speed-ups of a GP and a BP batch of {setting.batch}, {machine.dataflow}, {design.value}",
         columns=("network", *SCHEMES, "BW / FW", "predictor %", "longest stage"),
         rows=[
             (
@@ -94,7 +95,7 @@ def bars_tables(found: Sequence[Bar], batch: int, epochs: int, design: Design, m
         ),
     )
     training = Table(
-        title=f"The whole training: {epochs} epochs of the ladder, 10 of them warm-up",
+        title=f"The whole training: {setting.epochs} epochs of the ladder, 10 of them warm-up",
         columns=("network", *SCHEMES),
         rows=[
             *((bar.model, *(f"{bar.training[scheme]:.3f}" for scheme in SCHEMES)) for bar in found),
