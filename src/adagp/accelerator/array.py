@@ -15,8 +15,8 @@ class Array:
     """PEs in rows and columns, and the memories near them; by default ADA-GP's 180 PEs with the memories of Eyeriss.
 
     Attributes:
-        rows: Of PEs.
-        columns: Of PEs.
+        rows: Rows of PEs.
+        columns: Columns of PEs.
         buffer_words: The global buffer. Only the row-stationary mapping looks at it: the others move each tensor once.
         register_words: In each PE; only the row-stationary mapping looks at them.
     """
@@ -41,7 +41,7 @@ class Array:
 
     @property
     def pes(self) -> int:
-        """How many."""
+        """Number of PEs."""
         return self.rows * self.columns
 
 

@@ -13,11 +13,11 @@ class Machine:
     """Everything a figure depends on beside the network, the batch and the schedule; the papers state only 180 PEs.
 
     Attributes:
-        array: That computes the network.
+        array: The array that computes the network.
         dataflow: One of `DATAFLOWS`.
-        predictor: Its sizes.
-        second_array: That computes the predictor in the design MAX; by default the 80 PEs by which the paper's table 4
-            lets MAX's multipliers exceed the others'.
+        predictor: Sizes of the predictor.
+        second_array: The array that computes the predictor in the design MAX; by default the 80 PEs by which the
+            paper's table 4 lets MAX's multipliers exceed the others'.
         dram_words_per_cycle: What LOW reloads the predictor with, and what stalls count with: 16 words of 16 bits are
             6.4 GB/s, LPDDR3-1600 of 32 bits, at the 200 MHz of Eyeriss.
         stalls: Whether a pass that moves its words more slowly than it computes waits for them.
@@ -47,9 +47,9 @@ class Machine:
             )
 
     def transfer_cycles(self, words: int) -> int:
-        """To move so many words from or to DRAM."""
+        """Cycles to move this number of words from or to DRAM."""
         return -(-words // self.dram_words_per_cycle)
 
     def vector_cycles(self, words: int) -> int:
-        """Of the vector unit; none where there is none."""
+        """Cycles on the vector unit; 0 without one."""
         return 0 if self.vector_lanes is None else -(-words // self.vector_lanes)

@@ -17,10 +17,10 @@ class Found:
     """The fastest array of one dataflow for one network.
 
     Attributes:
-        dataflow: Of the array.
-        array: Its shape, with the memories of the machine that was asked about.
-        cycles: Of one batch of plain backpropagation, without stalls and without a vector unit.
-        tried: How many shapes were weighed.
+        dataflow: Dataflow of the array.
+        array: The array, with the memories of the machine that was asked about.
+        cycles: Cycles of one batch of plain backpropagation, without stalls and without a vector unit.
+        tried: Number of shapes tried.
     """
 
     dataflow: str
@@ -41,14 +41,14 @@ def search(
 ) -> list[Found]:
     """For each dataflow the array on which plain backpropagation is fastest, fastest dataflow first.
 
-    Under the systolic dataflows every shape with at most so many PEs is weighed. Under `rs`, whose mapping is a search
+    Under the systolic dataflows every shape with at most `pes` PEs is tried. Under `rs`, whose mapping is a search
     of its own, only the tallest array for each number of columns.
 
     Args:
         works: The network.
         pes: The most PEs.
         machine: Whose memories the arrays have.
-        dataflows: Those weighed.
+        dataflows: The dataflows to try.
         tell: Called with a line of progress.
 
     Raises:

@@ -24,10 +24,10 @@ class Batch:
     """One kind of batch on one design, and how many of them a training has.
 
     Attributes:
-        phase: Of the batch.
-        count: Of such batches.
-        steps: What runs after what.
-        words: What every layer moves.
+        phase: Phase of the batch.
+        count: Number of such batches in the training.
+        steps: The steps of one batch, in order.
+        words: Memory traffic of every layer.
     """
 
     phase: Phase
@@ -37,17 +37,17 @@ class Batch:
 
     @property
     def cycles(self) -> int:
-        """Of one such batch."""
+        """Cycles of one such batch."""
         return sum(step.cycles for step in self.steps)
 
     @property
     def dram_words(self) -> int:
-        """Of one such batch."""
+        """DRAM words of one such batch."""
         return sum(layer.dram for layer in self.words)
 
     @property
     def buffer_words(self) -> int:
-        """Of one such batch."""
+        """Buffer words of one such batch."""
         return sum(layer.buffer for layer in self.words)
 
 
@@ -65,31 +65,31 @@ class Run:
 
     @property
     def count(self) -> int:
-        """Of all batches."""
+        """Number of batches."""
         return sum(batch.count for batch in self.batches)
 
     @property
     def cycles(self) -> int:
-        """Of all batches."""
+        """Cycles of all batches."""
         return sum(batch.count * batch.cycles for batch in self.batches)
 
     @property
     def batch_cycles(self) -> float:
-        """Of an average batch."""
+        """Cycles of an average batch."""
         return self.cycles / self.count
 
     @property
     def dram_words(self) -> int:
-        """Of all batches."""
+        """DRAM words of all batches."""
         return sum(batch.count * batch.dram_words for batch in self.batches)
 
     @property
     def buffer_words(self) -> int:
-        """Of all batches."""
+        """Buffer words of all batches."""
         return sum(batch.count * batch.buffer_words for batch in self.batches)
 
     def energy(self, table: CostTable) -> float:
-        """Of all memory accesses, in the table's unit."""
+        """Energy of all memory accesses, in the table's unit."""
         return self.dram_words * table.dram + self.buffer_words * table.buffer
 
     def layer_cycles(self, *phases: Phase) -> dict[str, int]:
@@ -178,7 +178,7 @@ MOST_EPOCHS = 10_000  # their plans are counted step by step
 
 
 def paper_schedule(epochs: int) -> tuple[Schedule, int]:
-    """The paper's ladder (section 3.5), and the steps that stand for so many epochs.
+    """The paper's ladder (section 3.5), and the steps that stand for this number of epochs.
 
     Raises:
         ValueError: if there is no epoch.
@@ -194,14 +194,14 @@ def simulate(
     machine: Machine | None = None,
     designs: Iterable[Design] = tuple(Design),
 ) -> Simulation:
-    """A training of so many steps on each design; the baseline has as many batches of plain backpropagation.
+    """Simulate a training on each design; the baseline has the same number of batches of plain backpropagation.
 
     Args:
         works: The network, from `networks.network` or `trace`.
         schedule: The object that would drive the training.
-        steps: Batches of the training.
-        machine: By default the paper's 180 PEs with our assumptions.
-        designs: Those wanted.
+        steps: Number of batches.
+        machine: The accelerator; by default the paper's 180 PEs with our assumptions.
+        designs: The designs to simulate.
     """
     machine = machine or Machine()
     layers = network_parts(works, machine)

@@ -16,9 +16,9 @@ class Point:
     """One setting of a sweep and its figures; a whole `Simulation` for each point would fill the memory.
 
     Attributes:
-        values: Of the parameters swept over.
-        cycles: Of an average batch on each design.
-        speed_ups: Of each design over the baseline.
+        values: Values of the parameters swept over.
+        cycles: Cycles of an average batch on each design.
+        speed_ups: Speed-up of each design over the baseline.
         energy_saved: Share of the baseline's memory energy that each design saves.
     """
 
@@ -58,7 +58,7 @@ def sweep(
         network_of: The work of a batch of a given size.
         setting: What is not swept over.
         ranges: Values as text, as the command line takes them, of any of `SWEPT`.
-        table: Of energy.
+        table: Energy of a memory access.
 
     Raises:
         ValueError: for an unknown parameter or a value it cannot have.

@@ -20,12 +20,12 @@ MACHINE_HELP = "\n".join(
     ]
 )
 
-ArrayShape = Annotated[str, typer.Option("--array", metavar="ROWSxCOLUMNS", help="PEs.")]
+ArrayShape = Annotated[str, typer.Option("--array", metavar="ROWSxCOLUMNS", help="Shape of the array of PEs.")]
 Dataflow = Annotated[str, typer.Option(help=f"One of {', '.join(DATAFLOWS)}.")]
 BufferWords = Annotated[int, typer.Option(help="Words in the global buffer.")]
 RegisterWords = Annotated[int, typer.Option(help="Words in the registers of a PE, for rs.")]
-SecondArray = Annotated[str, typer.Option(metavar="ROWSxCOLUMNS", help="PEs of MAX's second array.")]
-Grid = Annotated[int, typer.Option(help="The predictor sees outputs pooled to so many rows and columns.")]
+SecondArray = Annotated[str, typer.Option(metavar="ROWSxCOLUMNS", help="Shape of MAX's second array.")]
+Grid = Annotated[int, typer.Option(help="Rows and columns to which outputs are pooled for the predictor.")]
 Channels = Annotated[int, typer.Option(help="Channels of the predictor's convolution.")]
 PolicyName = Annotated[str, typer.Option("--policy", help=f"What goes to DRAM: {', '.join(POLICIES)}.")]
 EnergyName = Annotated[str, typer.Option("--energy", help=f"Table of energies: {', '.join(COST_TABLES)}.")]
@@ -35,9 +35,9 @@ Stalls = Annotated[
 ]
 VectorLanes = Annotated[
     int | None,
-    typer.Option(help="Count norms, activations, pooling and the optimizer on so many lanes. Default: not counted."),
+    typer.Option(help="Lanes of a unit for norms, activations, pooling and the optimizer. Default: not counted."),
 ]
-Epochs = Annotated[int, typer.Option(help="Of the paper's schedule.")]
+Epochs = Annotated[int, typer.Option(help="Length of the training by the paper's schedule.")]
 Batch = Annotated[int, typer.Option(help="Samples in a batch.")]
 
 
@@ -102,7 +102,7 @@ class MachineOptions(ArrayOptions):
 
 
 def machine_with(values: Mapping[str, Any], machine: Machine = _PAPER.machine) -> Machine:
-    """A machine changed by the values of options, by their names in Python; those that are no machine's do not count.
+    """A machine changed by the values of options, by their names in Python; other options are passed over.
 
     Raises:
         ValueError: for a value that cannot be, naming it.
