@@ -5,6 +5,10 @@ import sys
 import pytest
 import torch
 
+# What ships registers itself once, before any test puts another registry in its place.
+import adagp.data.sets
+import adagp.models.zoo  # noqa: F401
+
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
 

@@ -33,9 +33,30 @@ def test_core_imports_with_torch_alone() -> None:
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("module", ["adagp.models", "adagp.data"])
+@pytest.mark.parametrize("module", ["adagp.models.zoo", "adagp.data.sets"])
 def test_models_and_data_need_no_command_line_or_figures(module: str) -> None:
     result = _run(f"import {module}", OTHERS)
+    assert result.returncode == 0, result.stderr
+
+
+def test_what_needs_no_torch_imports_without_it() -> None:
+    modules = "files cache errors data.files data.vocabulary schedules accelerator report training.errors"
+    modules += " training.interrupt training.methods training.observers training.recipe"
+    result = _run("".join(f"import adagp.{module}\n" for module in modules.split()), OTHERS | {"torch"})
+    assert result.returncode == 0, result.stderr
+
+
+def test_lazy_packages_have_every_public_name() -> None:
+    """In a process of its own, where nothing else has imported what has the names."""
+    code = """
+from adagp import data, models, report, training
+import adagp
+for package in (adagp, data, models, report, training):
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+assert callable(training.compare), "hidden by a submodule of its name"
+"""
+    result = _run(code, set())
     assert result.returncode == 0, result.stderr
 
 

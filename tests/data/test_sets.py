@@ -11,7 +11,8 @@ import torch
 
 from adagp import data
 from adagp.data import fashion_mnist, registry
-from adagp.data.files import interleaved_order, packaged_file, write_atomically
+from adagp.data.files import packaged_file
+from adagp.data.order import interleaved_order
 
 IDX = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 
@@ -303,30 +304,6 @@ def test_images_that_do_not_fit_the_labels_are_refused(tmp_path: Path) -> None:
 def test_split_checks_its_tensors(images: torch.Tensor, labels: torch.Tensor, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         data.Split(images, labels)
-
-
-def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
-    path = tmp_path / "folder" / "file"
-    path.parent.mkdir()
-    path.write_bytes(b"old")
-    with pytest.raises(OSError, match="no room"):
-        write_atomically(path, _fail)
-    assert path.read_bytes() == b"old"
-    assert list(path.parent.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
-def test_permissions_follow_the_umask(tmp_path: Path, mask: int) -> None:
-    before = os.umask(mask)
-    try:
-        write_atomically(tmp_path / "file", lambda file: file.write(b"x"))
-    finally:
-        os.umask(before)
-    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o666 & ~mask
-
-
-def _fail(file: object) -> None:
-    raise OSError("no room")
 
 
 def _data_set(train: list[int], test: list[int]) -> data.DataSet:

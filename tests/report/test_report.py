@@ -11,7 +11,7 @@ from adagp import schedules
 from adagp.report import comparison_table, figures, overview_png, page, schedule_table, seeds_table, write_report
 from adagp.report.tables import applied_table
 from adagp.training import RecipeError, methods
-from adagp.training.compare import Comparison, MethodResult, SeedResult
+from adagp.training.comparison import Comparison, MethodResult, SeedResult
 from adagp.training.tasks import Metric
 
 

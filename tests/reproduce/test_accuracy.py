@@ -15,7 +15,7 @@ from PIL import Image
 from typer.testing import CliRunner, Result
 
 from adagp import data, models
-from adagp.cli import app, reproduce_accuracy
+from adagp.cli import app
 from adagp.data import Augment, DataSet, Split
 from adagp.reproduce import accuracy, quality
 from adagp.reproduce.accuracy import CELLS, Cell
@@ -226,7 +226,7 @@ def test_the_line_printed_after_an_interrupt_is_complete(tmp_path: Path, monkeyp
     def interrupted(*args: Any, **named: Any) -> None:
         raise Interrupted(signal.SIGTERM)
 
-    monkeypatch.setattr(reproduce_accuracy, "study", interrupted)
+    monkeypatch.setattr("adagp.training.study.study", interrupted)
     for words in (
         ["table2", *SHORT[2], "--full", "--kind", "paper", "--seeds", "4", "--out", str(tmp_path / "s")],
         ["predictor-quality", "--set", "epochs=1", "--method", "adagp-paper", "--threads", "1", "--out", "x"],

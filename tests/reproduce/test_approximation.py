@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from adagp import models, schedules
-from adagp.cli import app, reproduce
+from adagp.cli import app
 from adagp.kernels.measure import TABLE_1, Timing
 from adagp.reproduce import approximation
 from adagp.training import Interrupted, RecipeError
@@ -109,7 +109,7 @@ def test_the_line_printed_after_an_interrupt_is_complete(tmp_path: Path, monkeyp
         raise Interrupted(signal.SIGINT)
 
     words = ["approximation-accuracy", "--tables", "2", *SMALL, "--threads", "1", "--out", str(tmp_path / "s")]
-    monkeypatch.setattr(reproduce, "study", interrupted)
+    monkeypatch.setattr("adagp.training.study.study", interrupted)
     done = call(*words)
     assert done.exit_code == 130
     again = shlex.split(done.stderr.splitlines()[-1])
@@ -131,6 +131,12 @@ def test_the_kernel_command_measures_all_shapes() -> None:
     rows = json.loads(done.stdout)["tables"][0]["rows"]
     assert [row[0] for row in rows] == [str(shape) for shape in TABLE_1]
     assert all(float(row[3]) > 0 and float(row[4]) > 0 for row in rows)
+
+
+def test_the_help_names_every_layout() -> None:
+    """It is written out, as the layouts themselves are torch's."""
+    shown = " ".join(call("approximation-kernel", "--help").output.replace("│", " ").split())
+    assert f"Only one of {', '.join(approximation.layouts())}." in shown
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ import json
 import os
 import platform
 import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-import adagp
 from adagp.data import DataSet
 from adagp.training import CheckpointError, Recipe, Run, RunFolder, RunFolderError, checkpoint, train
-from adagp.training.files import write_bytes, write_json
 from adagp.training.interrupt import Interrupt
 from adagp.training.observers import Observer
 
@@ -91,36 +88,6 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
         assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint.pt"]
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
-
-
-def test_a_file_size_limit_stops_the_write_whole(tmp_path: Path) -> None:
-    """The operating system cuts a real write short, in a process of its own."""
-    script = (
-        "import resource, pathlib, sys\n"
-        "from adagp.training.files import write_bytes\n"
-        "path = pathlib.Path(sys.argv[1])\n"
-        "write_bytes(path, b'old')\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-        "try:\n    write_bytes(path, b'x' * 100_000)\n"
-        "except OSError as error:\n    print(error.strerror)\n"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "file")],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | {"PYTHONPATH": str(Path(adagp.__file__).parents[1])},
-    )
-    assert "large" in answer.stdout
-    assert (tmp_path / "file").read_bytes() == b"old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
-
-
-def test_json_has_no_word_for_nan(tmp_path: Path) -> None:
-    write_json(tmp_path / "x.json", {"a": float("nan"), "b": [float("inf"), 1.0]})
-    assert (tmp_path / "x.json").read_text().split() == ["{", '"a":', "null,", '"b":', "[", "null,", "1.0", "]", "}"]
-    write_bytes(tmp_path / "x.json", b"{}")
-    assert (tmp_path / "x.json").read_bytes() == b"{}"
 
 
 def test_run_folder(tmp_path: Path, recipe: Recipe, digits: DataSet) -> None:

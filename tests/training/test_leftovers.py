@@ -14,16 +14,15 @@ import pytest
 
 import adagp
 from adagp.data import DataSet
-from adagp.data.files import remove_leftovers, write_atomically
+from adagp.files import remove_leftovers, write_atomically, write_bytes
 from adagp.training import Recipe, Run, RunFolder, Settings, compare
-from adagp.training.files import write_bytes
 from adagp.training.interrupt import Interrupt
 from adagp.training.observers import Observer
 
 WRITE = """
 import sys
 from pathlib import Path
-from adagp.data.files import write_atomically
+from adagp.files import write_atomically
 
 def write(file):
     file.write(b"x" * 100_000)

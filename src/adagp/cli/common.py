@@ -17,7 +17,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from adagp.cli.signals import LINE, Stopped, stoppable
+from adagp.errors import AdagpError
 from adagp.extras import remedy
+from adagp.files import strict
 from adagp.report import Table
 
 _LONGEST_MESSAGE = 900  # what is wrong may be repeated in a message, however long it is
@@ -26,8 +28,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class InputError(ValueError):
+class InputError(AdagpError, ValueError):
     """An option cannot be used as given; the message names it and the remedy."""
+
+    exit_code = 2
 
 
 def check_folders(*paths: Path | None) -> None:
@@ -85,17 +89,12 @@ def _explained(function: Callable[P, R], debug: bool, /, *args: P.args, **kwargs
 
 
 def _exit_code(error: Exception) -> int | None:
-    """None for an error that nobody foresaw. Kinds that need torch are imported once there is an error to compare."""
-    if isinstance(error, InputError):
-        return 2
+    """None for an error that nobody foresaw."""
+    if isinstance(error, AdagpError):
+        return error.exit_code
     if isinstance(error, ModuleNotFoundError):
         return 1 if remedy(error) else None
-    from adagp.data import CorruptDataError, MissingDataError
-    from adagp.training import RecipeError, TrainingError
-
-    if isinstance(error, RecipeError):
-        return 2
-    return 1 if isinstance(error, TrainingError | MissingDataError | CorruptDataError | OSError) else None
+    return 1 if isinstance(error, OSError) else None
 
 
 def _message(error: Exception) -> str:
@@ -145,8 +144,6 @@ def print_json(value: dict[str, Any]) -> None:
     try:
         text = json.dumps(value, allow_nan=False)
     except ValueError:  # a figure that is no number, for which JSON has no word
-        from adagp.training.files import strict
-
         text = json.dumps(strict(value), allow_nan=False)
     print(text)
 

@@ -17,19 +17,14 @@ from adagp.cli.runs import (
     chosen_device,
     default_folder,
     numbers,
+    resumable,
     resume_line,
     schedule_value,
-    stopped,
 )
 from adagp.extras import require
-from adagp.report import comparison_table, write_report
-from adagp.training import Interrupted, Recipe, RecipeError, Settings, compare
-from adagp.training.compare import stored_settings
-from adagp.training.interrupt import catch_signals
+from adagp.training import Recipe, RecipeError
+from adagp.training.defaults import CHECKPOINT_SECONDS
 from adagp.training.observers import Several
-from adagp.training.planning import check_layers
-from adagp.training.runfolder import CHECKPOINT_SECONDS
-from adagp.training.team import refuse_team
 from adagp.training.tensorboard import TensorBoard
 
 EPILOG = RECIPES_HELP
@@ -77,6 +72,12 @@ def compare_command(
     - `adagp compare --preset demo --resume`: after Ctrl-C or a crash.
     """
     del debug
+    from adagp.report import comparison_table, write_report
+    from adagp.training import Settings, compare
+    from adagp.training.comparison import stored_settings
+    from adagp.training.planning import check_layers
+    from adagp.training.team import refuse_team
+
     refuse_team("compare")
     given = assignments(
         set_,
@@ -115,20 +116,17 @@ def compare_command(
     with Display(as_json) as display:
         dataset = data.load_any(settings.recipe.data, data_root)
         observer = Several(display, TensorBoard(path / "tensorboard")) if tensorboard else display
-        try:
-            with catch_signals() as interrupt:
-                comparison = compare(
-                    settings,
-                    dataset,
-                    path,
-                    device=where,
-                    observer=observer,
-                    interrupt=interrupt,
-                    resume=resume,
-                    checkpoint_seconds=checkpoint_seconds,
-                )
-        except Interrupted as stop:
-            raise stopped(stop, again, display) from None
+        with resumable(display, again) as interrupt:
+            comparison = compare(
+                settings,
+                dataset,
+                path,
+                device=where,
+                observer=observer,
+                interrupt=interrupt,
+                resume=resume,
+                checkpoint_seconds=checkpoint_seconds,
+            )
         png, html = write_report(comparison, path)
     if as_json:
         print_json({"folder": str(path), "figure": str(png), "report": str(html), **comparison.to_dict()})

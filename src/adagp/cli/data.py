@@ -50,7 +50,7 @@ def data_command(data_root: options.Root = None, as_json: options.Json = False, 
             print(f"\n{row['reason']}")
 
 
-def _facts(dataset: data.AnyDataSet) -> dict[str, Any]:
+def _facts(dataset: "data.AnyDataSet") -> dict[str, Any]:
     """How many items each split has, and of what form they are."""
     sizes = {part: len(getattr(dataset, part)) for part in ("train", "val", "test") if hasattr(dataset, part)}
     match dataset:

@@ -1,12 +1,15 @@
 """Progress of training runs, on stderr."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from adagp.training import EpochRecord, Run
 from adagp.training.observers import BatchEvent, Observer
+
+if TYPE_CHECKING:
+    from adagp.training import EpochRecord, Run
 
 
 class Display(Observer):
@@ -37,12 +40,12 @@ class Display(Observer):
     def __exit__(self, *details: object) -> None:
         self._progress.stop()
 
-    def on_start(self, runs: Sequence[Run]) -> None:
+    def on_start(self, runs: "Sequence[Run]") -> None:
         """The bar counts the batches of all runs."""
         total, done = sum(run.total_steps for run in runs), sum(run.step_index for run in runs)
         self._progress.reset(self._task, total=total, completed=done)
 
-    def on_batch(self, run: Run, event: BatchEvent) -> None:
+    def on_batch(self, run: "Run", event: BatchEvent) -> None:
         """Loss, phase, k:m, and the last score of this run."""
         if self._live:
             score = self._scores.get(run.name)
@@ -53,7 +56,7 @@ class Display(Observer):
             text = f"{run.name} {epoch}/{run.total_epochs} {phase}{loss}{known}"
             self._progress.update(self._task, advance=1, description=text)
 
-    def on_epoch(self, run: Run, record: EpochRecord) -> None:
+    def on_epoch(self, run: "Run", record: "EpochRecord") -> None:
         """A line per epoch."""
         score = record.metrics[run.metric.name]
         self._scores[run.name] = run.metric.show(score)

@@ -14,11 +14,10 @@ from adagp.accelerator.text import parse_array
 from adagp.cli import machine_options, options
 from adagp.cli.common import check_folders, command, print_json, print_table
 from adagp.cli.display import Display
+from adagp.files import write_bytes
 from adagp.report import Table
 from adagp.schedules import Phase
 from adagp.training import RecipeError, TrainingError
-from adagp.training.files import write_bytes
-from adagp.training.runfolder import make_folder
 
 _NAMES = ", ".join(design.value for design in Design)
 DesignName = Annotated[str, typer.Option("--design", help=f"One of {_NAMES}.")]
@@ -203,6 +202,7 @@ def export_command(
     with hardware_errors():
         from adagp.accelerator.rtl.designs import Accelerator, geometries
         from adagp.accelerator.rtl.verilog import verilog as converted
+        from adagp.training.runfolder import make_folder
 
         sizes = parse_pes("array", array), parse_pes("second_array", second_array)
         designs = {design: geometries(design, *sizes) for design in Design}

@@ -4,14 +4,11 @@ import json
 import math
 from typing import Annotated, Any
 
-import torch
 import typer
 
 from adagp import models
 from adagp.cli import options
 from adagp.cli.common import command, print_table
-from adagp.coverage import find_layers, present_coverage
-from adagp.models.work import multiply_adds
 from adagp.report import Table
 
 
@@ -49,6 +46,11 @@ def models_command(
 
 def _row(name: str, form: str, *, coverage: bool) -> dict[str, Any]:
     """On the meta device, as hundreds of megabytes of weights would say no more."""
+    import torch
+
+    from adagp.coverage import find_layers, present_coverage
+    from adagp.models.work import multiply_adds
+
     with torch.device("meta"):
         model = models.build(name, form).eval()
         inputs = models.example_inputs(name, form)

@@ -13,6 +13,7 @@ from rich.text import Text
 from adagp.accelerator.pipeline import SCHEMES, Pipeline, Timeline, costs, simulate
 from adagp.cli import options
 from adagp.cli.common import InputError, check_folders, command, print_json
+from adagp.files import write_bytes
 from adagp.report.pipeline_grid import PASSES, letter, number, pipeline_grid, pipeline_svg
 from adagp.report.pipeline_page import pipeline_page
 from adagp.report.pipeline_trace import chrome_trace
@@ -96,8 +97,6 @@ def pipeline_command(
 
 def write_text(path: Path, text: str) -> None:
     """Write a file, whole or not at all."""
-    from adagp.training.files import write_bytes  # brings torch: only who writes a file waits for it
-
     write_bytes(path, text.encode())
 
 

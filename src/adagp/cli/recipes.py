@@ -4,10 +4,11 @@ from typing import Annotated
 
 import typer
 
-from adagp.training import load_preset, methods, preset_names
+from adagp.training import methods
+from adagp.training.recipe import preset_summaries
 
 _METHODS = "Methods:\n\n" + "\n".join(f"- `{line.replace(': ', '`: ', 1)}." for line in methods.summary().splitlines())
-_PRESETS = "Presets:\n\n" + "\n".join(f"- `{name}`: {load_preset(name).about}." for name in preset_names())
+_PRESETS = "Presets:\n\n" + "\n".join(f"- `{name}`: {about}." for name, about in preset_summaries().items())
 RECIPES_HELP = f"{_METHODS}\n\n{_PRESETS}"
 
 Preset = Annotated[str | None, typer.Option(help="Start from a shipped recipe; those there are stand below.")]

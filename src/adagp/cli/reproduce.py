@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 
 from adagp import data
@@ -14,13 +13,10 @@ from adagp.cli.reproduce_accelerator import add_commands
 from adagp.cli.reproduce_accuracy import quality_command, table_command
 from adagp.cli.reproduce_hardware import hardware_table_command
 from adagp.cli.reproduce_pipeline import figure_command, speed_up_command
-from adagp.cli.runs import chosen_device, numbers, resume_line, stopped
-from adagp.reproduce import approximation, pipeline
-from adagp.training import Interrupted, RecipeError
-from adagp.training.environment import describe
-from adagp.training.interrupt import catch_signals
-from adagp.training.runfolder import CHECKPOINT_SECONDS, make_folder, write_file
-from adagp.training.study import study
+from adagp.cli.runs import chosen_device, numbers, resumable, resume_line
+from adagp.reproduce import pipeline
+from adagp.training import RecipeError
+from adagp.training.defaults import CHECKPOINT_SECONDS
 
 reproduce_app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True, help=__doc__)
 for figure in pipeline.SCHEMES:
@@ -38,9 +34,7 @@ add_commands(reproduce_app)
 @command
 def kernel_command(
     rounds: Annotated[int, typer.Option(min=1, help="Interleaved repetitions; the median counts.")] = 15,
-    layout: Annotated[
-        str | None, typer.Option(help=f"Only one of {', '.join(approximation.layouts())}. Default: both.")
-    ] = None,
+    layout: Annotated[str | None, typer.Option(help="Only one of contiguous, channels-last. Default: both.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: PyTorch's choice.")] = None,
     as_json: options.Json = False,
     debug: options.Debug = False,
@@ -52,6 +46,11 @@ def kernel_command(
     - `adagp reproduce approximation-kernel`: the paper's eight shapes, about a minute on two cores.
     """
     del debug
+    import torch
+
+    from adagp.reproduce import approximation
+    from adagp.training.environment import describe
+
     known = approximation.layouts()
     if layout is not None and layout not in known:
         raise RecipeError(f"unknown layout '{layout}': choose one of {', '.join(known)}")
@@ -97,6 +96,10 @@ def accuracy_command(
     - `adagp reproduce approximation-accuracy --tables 3,5 --data-root DIR --resume`: after Ctrl-C or a crash.
     """
     del debug
+    from adagp.reproduce import approximation
+    from adagp.training.runfolder import make_folder, write_file
+    from adagp.training.study import study
+
     chosen = numbers("tables", tables)
     chosen_seeds = numbers("seeds", seeds)
     fields: dict[str, Any] = {
@@ -110,25 +113,22 @@ def accuracy_command(
     }
     recipes = approximation.recipes(chosen, chosen_seeds, **fields)
     where = chosen_device(device)
+    name = "reproduce approximation-accuracy"
+    again = resume_line(name, out, device, data_root, as_json, tables=tables, seeds=seeds, **fields)
     with Display(as_json) as display:
         dataset = data.load(data_name, data_root)
-        try:
-            with catch_signals() as interrupt:
-                results = study(
-                    recipes,
-                    dataset,
-                    out,
-                    threads=threads,
-                    device=where,
-                    observer=display,
-                    interrupt=interrupt,
-                    resume=resume,
-                    checkpoint_seconds=checkpoint_seconds,
-                )
-        except Interrupted as stop:
-            name = "reproduce approximation-accuracy"
-            again = resume_line(name, out, device, data_root, as_json, tables=tables, seeds=seeds, **fields)
-            raise stopped(stop, again, display) from None
+        with resumable(display, again) as interrupt:
+            results = study(
+                recipes,
+                dataset,
+                out,
+                threads=threads,
+                device=where,
+                observer=display,
+                interrupt=interrupt,
+                resume=resume,
+                checkpoint_seconds=checkpoint_seconds,
+            )
     images = "all" if train_limit is None else f"{train_limit:,}"
     scale = f"{epochs} epoch{'s' if epochs > 1 else ''} of {images} images of {data_name}"
     shown = approximation.accuracy_tables(chosen, results, chosen_seeds, scale)

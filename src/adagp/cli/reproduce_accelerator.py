@@ -12,9 +12,9 @@ from adagp.cli import options
 from adagp.cli.common import InputError, check_pictures, command, print_tables, progress_line
 from adagp.cli.machine_options import DEFAULTS, machine_with
 from adagp.extras import require
+from adagp.files import write_bytes
 from adagp.report.accelerator_figures import bars_picture, layers_picture, picture_format
 from adagp.reproduce import accelerator as paper
-from adagp.training.files import write_bytes
 
 T = TypeVar("T")
 

@@ -2,26 +2,24 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 
 from adagp import data
 from adagp.cli import options
 from adagp.cli.common import command, print_json, print_table
 from adagp.cli.display import Display
-from adagp.cli.runs import assignments, chosen_device, numbers, resume_line, stopped
+from adagp.cli.runs import assignments, chosen_device, numbers, resumable, resume_line
 from adagp.extras import require
 from adagp.report import Table, to_csv, to_markdown
-from adagp.report.curves import Curve, curves_png, quality_png
 from adagp.reproduce import accuracy, quality
 from adagp.reproduce.accuracy import CELLS
-from adagp.training import Interrupted, RecipeError, RunFolder
-from adagp.training.environment import describe
-from adagp.training.interrupt import catch_signals
-from adagp.training.runfolder import CHECKPOINT_SECONDS, make_folder, write_file
-from adagp.training.study import study
+from adagp.training import RecipeError
+from adagp.training.defaults import CHECKPOINT_SECONDS
+
+if TYPE_CHECKING:
+    import torch
 
 _SUMMARIES = {
     1: """Table 1: accuracy of image classifiers by backpropagation and by ADA-GP, the paper's beside ours.
@@ -82,47 +80,43 @@ def table_command(table: int) -> Callable[..., None]:
         debug: options.Debug = False,
     ) -> None:
         del debug
+        from adagp.report.curves import Curve, curves_png
+        from adagp.training.study import study
+
         chosen, chosen_seeds = accuracy.parse_cells(table, cells), numbers("seeds", seeds)
         changes = assignments(set_, threads=threads)
         recipes = {cell: accuracy.recipes(cell, kind, chosen_seeds, full=full, changes=changes) for cell in chosen}
         where = chosen_device(device)
         require("matplotlib")  # for the picture, which comes last
+        again = resume_line(
+            *(f"reproduce table{table}", out, device, data_root, as_json),
+            cells=cells,
+            kind=kind,
+            full=full,
+            seeds=seeds,
+            threads=threads,
+            set=set_,
+        )
         results: dict[str, dict[str, Any]] = {}
         with Display(as_json) as display:
-            try:
-                for cell, of_cell in recipes.items():
-                    dataset = data.load_any(cell.data, data_root)
-                    with catch_signals() as interrupt:
-                        results |= study(
-                            of_cell,
-                            dataset,
-                            out / str(cell),
-                            threads=next(iter(of_cell.values())).threads,
-                            device=where,
-                            observer=display,
-                            interrupt=interrupt,
-                            resume=resume,
-                            checkpoint_seconds=checkpoint_seconds,
-                        )
-            except Interrupted as stop:
-                again = resume_line(
-                    f"reproduce table{table}",
-                    out,
-                    device,
-                    data_root,
-                    as_json,
-                    cells=cells,
-                    kind=kind,
-                    full=full,
-                    seeds=seeds,
-                    threads=threads,
-                    set=set_,
-                )
-                raise stopped(stop, again, display) from None
+            for cell, of_cell in recipes.items():
+                dataset = data.load_any(cell.data, data_root)
+                with resumable(display, again) as interrupt:
+                    results |= study(
+                        of_cell,
+                        dataset,
+                        out / str(cell),
+                        threads=next(iter(of_cell.values())).threads,
+                        device=where,
+                        observer=display,
+                        interrupt=interrupt,
+                        resume=resume,
+                        checkpoint_seconds=checkpoint_seconds,
+                    )
         every = {name: recipe for of_cell in recipes.values() for name, recipe in of_cell.items()}
         notes = accuracy.scale_notes(every, chosen_seeds, _machine(where, threads))
         shown = accuracy.table(table, chosen, results, chosen_seeds, notes)
-        metric = accuracy.METRICS[table]
+        metric = accuracy.metric(table)
         panels = {
             str(cell): [Curve(results[name]["method"], results[name]["scores"]) for name in of_cell]
             for cell, of_cell in recipes.items()
@@ -159,35 +153,37 @@ def quality_command(
     - `adagp reproduce predictor-quality --run runs/table1/cifar10-vgg13/cifar10-vgg13-adagp-seed-0`: from a run.
     """
     del debug
+    from adagp.report.curves import quality_png
+    from adagp.training import RunFolder
+    from adagp.training.runfolder import make_folder
+    from adagp.training.study import study
+
     if run is None:
         changes = assignments(set_, threads=threads)
         recipe = quality.recipe(method, changes)
         name = f"{recipe.model} {method}"
         where = chosen_device(device)
         require("matplotlib")  # for the picture, which comes last
+        again = resume_line(
+            *("reproduce predictor-quality", out, device, data_root, as_json),
+            method=method,
+            set=set_,
+            threads=threads,
+        )
         with Display(as_json) as display:
             dataset = data.load_any(recipe.data, data_root)
-            try:
-                with catch_signals() as interrupt:
-                    study(
-                        {name: recipe},
-                        dataset,
-                        out,
-                        threads=recipe.threads,
-                        device=where,
-                        observer=display,
-                        interrupt=interrupt,
-                        resume=resume,
-                        checkpoint_seconds=checkpoint_seconds,
-                    )
-            except Interrupted as stop:
-                again = resume_line(
-                    *("reproduce predictor-quality", out, device, data_root, as_json),
-                    method=method,
-                    set=set_,
-                    threads=threads,
+            with resumable(display, again) as interrupt:
+                study(
+                    {name: recipe},
+                    dataset,
+                    out,
+                    threads=recipe.threads,
+                    device=where,
+                    observer=display,
+                    interrupt=interrupt,
+                    resume=resume,
+                    checkpoint_seconds=checkpoint_seconds,
                 )
-                raise stopped(stop, again, display) from None
         run = out / name.replace(" ", "-")
     elif set_:
         raise RecipeError("--set would change nothing of the run in --run: leave one of them out")
@@ -198,13 +194,17 @@ def quality_command(
     _tell(shown, as_json, {"folder": str(out), "run": str(run), "epochs": epochs})
 
 
-def _machine(device: torch.device, threads: int | None) -> str:
+def _machine(device: "torch.device", threads: int | None) -> str:
+    from adagp.training.environment import describe
+
     here = describe(device, threads)
     return f"{here['device_name']}, {here['threads']} thread{'s' if here['threads'] > 1 else ''}"
 
 
 def _write(out: Path, stem: str, table: Table, picture: bytes, details: Table | None = None) -> None:
     """Write a table as Markdown and, in all its details if there are more, as CSV, and its picture."""
+    from adagp.training.runfolder import write_file
+
     write_file(out / f"{stem}.csv", to_csv(details or table).encode())
     write_file(out / f"{stem}.md", to_markdown(table).encode())
     write_file(out / f"{stem}.png", picture)

@@ -3,17 +3,22 @@
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 import typer
 
 from adagp.cli.display import Display
+from adagp.files import read_text
 from adagp.schedules import APPROXIMATIONS
 from adagp.training import Interrupted, Preset, RecipeError, RunFolderError, load_preset, load_recipe
-from adagp.training.files import read_text
+from adagp.training.interrupt import Interrupt, catch_signals
 from adagp.training.recipe import parse_assignment
+
+if TYPE_CHECKING:
+    import torch
 
 
 def given_values(**values: Any) -> dict[str, Any]:
@@ -68,8 +73,10 @@ def base_preset(preset: str | None, recipe_file: Path | None) -> Preset:
     return load_preset(preset or "demo")
 
 
-def chosen_device(name: str | None) -> torch.device:
+def chosen_device(name: str | None) -> "torch.device":
     """The device of that name, tried out; without a name the accelerator, if there is one."""
+    import torch
+
     if name is None:
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:
@@ -124,8 +131,18 @@ def resume_line(
     return shlex.join(words)
 
 
-def stopped(stop: Interrupted, again: str, display: Display) -> typer.Exit:
-    """Say how to go on, and leave with the exit code a shell expects after a signal."""
-    display.__exit__()
-    print(f"adagp: stopped, everything so far is saved; continue with:\n  {again}", file=sys.stderr)
-    return typer.Exit(128 + stop.signal_number)
+@contextmanager
+def resumable(display: Display, again: str) -> Iterator[Interrupt]:
+    """Save and stop what runs in here when a signal comes; then say how to go on, and end as a shell expects.
+
+    Args:
+        display: Its bar is taken away before anything is said.
+        again: The command that goes on; see `resume_line`.
+    """
+    try:
+        with catch_signals() as interrupt:
+            yield interrupt
+    except Interrupted as stop:
+        display.__exit__()
+        print(f"adagp: stopped, everything so far is saved; continue with:\n  {again}", file=sys.stderr)
+        raise typer.Exit(128 + stop.signal_number) from None

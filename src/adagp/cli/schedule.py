@@ -7,10 +7,8 @@ import typer
 from adagp.cli import options
 from adagp.cli.common import command, print_json, print_table
 from adagp.cli.schedule_show import SCHEDULES_HELP, show_command
-from adagp.report import schedule_table
 from adagp.training import Recipe, RecipeError, methods
 from adagp.training.methods import Planning
-from adagp.training.planning import build_schedule, outline
 
 STEPS_LIMIT = 20_000_000
 
@@ -41,6 +39,9 @@ def schedule_command(
     if context.invoked_subcommand is not None:
         _refuse_options_before(context)
         return
+    from adagp.report import schedule_table
+    from adagp.training.planning import build_schedule, outline
+
     recipe = Recipe.from_mapping(
         {"method": method, "epochs": epochs, "warmup_epochs": warmup_epochs, "rung_epochs": rung_epochs}
     )

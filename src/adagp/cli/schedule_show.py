@@ -1,24 +1,24 @@
 """`adagp schedule show`: any schedule as a grid of layers and batches, with shares and the expected cost."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
-from torch import nn
 
 from adagp import schedules
 from adagp.cli import options
 from adagp.cli.common import check_folders, command, print_json
 from adagp.cli.runs import schedule_value
-from adagp.cost import CostModel
+from adagp.files import write_bytes
 from adagp.report import PICTURE_FORMATS, ScheduleGrid, grid_picture, schedule_grid
 from adagp.schedules import Schedule
 from adagp.schedules.sources import names, spec
 from adagp.training import RecipeError
-from adagp.training.files import write_bytes
-from adagp.training.planning import outline
+
+if TYPE_CHECKING:
+    from torch import nn
 
 STEPS_PER_EPOCH = 390  # CIFAR-10 in batches of 128; it sets the length of the ladder's warm-up and rungs
 INPUT_SHAPE = (128, 3, 32, 32)
@@ -72,6 +72,9 @@ def show_command(
     - `adagp schedule show --schedule 3 --picture schedule.png`: a picture of it.
     """
     del debug
+    from adagp.cost import CostModel
+    from adagp.training.planning import outline
+
     _check_files(picture, write_table)
     try:
         net = outline(model)
@@ -129,7 +132,7 @@ def _check_files(picture: Path | None, write_table: Path | None) -> None:
 
 
 def _schedule(
-    schedule: str | None, source: str | None, until: str | None, model: nn.Module, layers: list[str]
+    schedule: str | None, source: str | None, until: str | None, model: "nn.Module", layers: list[str]
 ) -> tuple[str, Schedule]:
     """The schedule the options describe, with a title."""
     name = schedule or ("1" if until is None else "ladder")

@@ -1,6 +1,6 @@
 """`adagp train`: one model by one method."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,20 +14,20 @@ from adagp.cli.runs import (
     base_preset,
     chosen_device,
     default_folder,
+    resumable,
     resume_line,
     schedule_value,
-    stopped,
 )
 from adagp.report import Table
 from adagp.schedules import APPROXIMATIONS
-from adagp.training import Interrupted, Recipe, RecipeError, Run, RunFolder, methods, train
-from adagp.training.interrupt import catch_signals
+from adagp.training import Recipe, RecipeError, methods
+from adagp.training.defaults import CHECKPOINT_SECONDS
 from adagp.training.methods import Planning
 from adagp.training.observers import Several
-from adagp.training.planning import DEFAULT_APPROXIMATION, check_layers, unused_options
-from adagp.training.runfolder import CHECKPOINT_SECONDS
-from adagp.training.team import join, own_device
 from adagp.training.tensorboard import TensorBoard
+
+if TYPE_CHECKING:
+    from adagp.training import Run
 
 EPILOG = RECIPES_HELP
 
@@ -70,6 +70,10 @@ def train_command(
     - `torchrun --nproc-per-node 2 -m adagp train --out runs/mine`: two processes share every batch.
     """
     del debug
+    from adagp.training import Run, RunFolder, train
+    from adagp.training.planning import check_layers, unused_options
+    from adagp.training.team import join, own_device
+
     given = assignments(
         set_,
         method=method,
@@ -113,13 +117,8 @@ def train_command(
         display.on_message(_schedule_line(run))
         events = [TensorBoard(path / "tensorboard")] if tensorboard and team.leads else []
         observer = Several(display, *events)
-        try:
-            with catch_signals() as interrupt:
-                result = train(
-                    run, folder, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds
-                )
-        except Interrupted as stop:
-            raise stopped(stop, again, display) from None
+        with resumable(display, again) as interrupt:
+            result = train(run, folder, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds)
     if not team.leads:
         return
     if as_json:
@@ -152,7 +151,9 @@ def train_command(
     print(f"written to {path}")
 
 
-def _schedule_line(run: Run) -> str:
+def _schedule_line(run: "Run") -> str:
+    from adagp.training.planning import DEFAULT_APPROXIMATION
+
     planning, recipe = methods.get(run.recipe.method).planning, run.recipe
     text = f"{run.name}: {run.total_steps} batches"
     if planning is Planning.BACKPROP:

@@ -18,8 +18,9 @@ from adagp.cache import cache_folder
 from adagp.data import pickles
 from adagp.data.archives import CHUNK, open_members
 from adagp.data.classification import Split, in_classes
-from adagp.data.files import CorruptDataError, write_atomically
+from adagp.data.files import CorruptDataError
 from adagp.data.reading import read_limited
+from adagp.files import write_atomically
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from adagp.data.classification import DataSet, Split, in_classes
-from adagp.data.files import CorruptDataError, interleaved_order, packaged_file
+from adagp.data.files import CorruptDataError, packaged_file
+from adagp.data.order import interleaved_order
 from adagp.data.reading import read_limited
 from adagp.data.registry import register
 

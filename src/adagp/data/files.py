@@ -1,28 +1,17 @@
-"""What the loaders share: finding packaged files, whole-or-nothing writing, a fair split."""
+"""What the loaders share: finding packaged files, and the errors for data that is missing or damaged."""
 
-import contextlib
 import importlib.util
-import os
-import re
-import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
-import torch
-from torch import Tensor
-
-try:
-    import fcntl
-except ImportError:  # not on Windows, where nothing is locked
-    fcntl = None  # type: ignore[assignment]
+from adagp.errors import AdagpError
 
 
-class MissingDataError(FileNotFoundError):
+class MissingDataError(AdagpError, FileNotFoundError):
     """Data is not where it was looked for; the message states the layout expected and where to get it."""
 
 
-class CorruptDataError(ValueError):
+class CorruptDataError(AdagpError, ValueError):
     """A file is there but is not what it should be; the message names the file, the fault and the remedy."""
 
 
@@ -53,115 +42,3 @@ def packaged_file(package: str, *parts: str, distribution: str) -> Path:
         f"{file}: package {distribution!r} is installed without this file; get it: pip install --force-reinstall "
         f"--no-deps {distribution}"
     )
-
-
-def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Let `write` fill a file that appears under `path` whole or not at all, also when two processes do so at once.
-
-    The bytes go to a temporary file in the same folder and reach the disk before the name changes, so a full disk, a
-    crash or a power cut leaves the previous file untouched. The file's permissions follow the user's umask. What
-    killed writes of the same file left is removed.
-
-    Raises:
-        OSError: When the bytes could not be written; what stood at `path` before is then untouched.
-    """
-    remove_leftovers(path.parent, path.name)
-    while not _write_once(path, path.with_name(f".{path.name}.{secrets.token_hex(4)}.part"), write):
-        pass
-    _sync_folder(path.parent)
-
-
-def _write_once(path: Path, temporary: Path, write: Callable[[IO[bytes]], object]) -> bool:
-    """False where another process took the temporary file for a leftover before it was locked."""
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-        with _claimed(descriptor):
-            with os.fdopen(descriptor, "wb") as file:
-                if not temporary.exists():
-                    return False
-                write(file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-    except BlockingIOError:
-        return False
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        if isinstance(error, OSError) and error.strerror:  # the user knows the file, not its temporary name
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        raise
-    return True
-
-
-@contextlib.contextmanager
-def _claimed(descriptor: int) -> Iterator[None]:
-    """Lock a file until its name has changed: the lock tells a write under way from what a killed one left.
-
-    Raises:
-        BlockingIOError: Another process is about to remove the file.
-    """
-    if fcntl is None:
-        yield
-        return
-    claim = os.dup(descriptor)  # the other is closed before the name changes, and the lock goes with the last of both
-    try:
-        try:
-            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise
-        except OSError:
-            pass  # a file system without locks
-        yield
-    finally:
-        os.close(claim)
-
-
-def remove_leftovers(folder: Path, name: str | None = None) -> None:
-    """Remove what killed writes left in a folder, of the file `name` or of all; a write under way is left alone.
-
-    Where the system or the folder's disk has no locks, nothing can be told from a write under way, and all stays.
-    """
-    stem = ".+" if name is None else re.escape(name)
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(folder):
-            written = re.fullmatch(rf"\.{stem}\.[0-9a-f]{{8}}\.part", entry.name)
-            if fcntl is not None and written and entry.is_file(follow_symlinks=False):
-                _remove_unless_claimed(Path(entry.path))
-
-
-def _remove_unless_claimed(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
-        finally:
-            os.close(descriptor)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut, where the system can open folders."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def interleaved_order(labels: Tensor) -> Tensor:
-    """Indices that spread every class evenly from first to last, keeping the order inside each class.
-
-    Any prefix then has the classes in the proportions of the whole, so that one cut makes a stratified split and a
-    limited run sees every class. A rule rather than a seed: the split is the same on every machine for ever.
-    """
-    position = torch.empty(len(labels), dtype=torch.float64)
-    for label in set(labels.tolist()):
-        members = labels == label
-        count = int(members.sum())
-        position[members] = (torch.arange(count, dtype=torch.float64) + 0.5) / count
-    # Ties are broken by class, so that the order does not depend on that of the file.
-    by_class = torch.argsort(labels, stable=True)
-    return by_class[torch.argsort(position[by_class], stable=True)]

@@ -6,8 +6,9 @@ import torch
 
 from adagp.data.batches import Augment
 from adagp.data.classification import DataSet, Split
-from adagp.data.files import CorruptDataError, interleaved_order
+from adagp.data.files import CorruptDataError
 from adagp.data.images import ImageFiles
+from adagp.data.order import interleaved_order
 
 SIZE = 224
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet

@@ -12,8 +12,9 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from pathlib import Path
 
-from adagp.data.files import CorruptDataError, write_atomically
+from adagp.data.files import CorruptDataError
 from adagp.data.reading import read_limited
+from adagp.files import write_atomically
 
 PAD, BEGIN, END = 0, 1, 2
 SPECIAL = 3  # tokens from here on stand for text: first the bytes, then the merges

@@ -1,19 +1,24 @@
 """The zoo: the papers' networks, one file per family, one registry."""
 
-from adagp.models import (
-    cnn,
-    cnn2,
-    densenet,
-    inception_v3,
-    inception_v4,
-    mobilenet,
-    resnet,
-    resnet_cifar,
-    transformer,
-    vgg,
-    yolo,
-)
-from adagp.models.registry import build, example_inputs, forms, names, register, sizes, task
+from typing import TYPE_CHECKING
+
+from adagp.lazy import lazily
+
+if TYPE_CHECKING:
+    from adagp.models import (
+        cnn,
+        cnn2,
+        densenet,
+        inception_v3,
+        inception_v4,
+        mobilenet,
+        resnet,
+        resnet_cifar,
+        transformer,
+        vgg,
+        yolo,
+    )
+    from adagp.models.zoo import build, example_inputs, forms, names, register, sizes, task
 
 __all__ = [
     "build",
@@ -35,3 +40,27 @@ __all__ = [
     "vgg",
     "yolo",
 ]
+
+__getattr__ = lazily(
+    __name__,
+    {
+        "build": "adagp.models.zoo",
+        "cnn": "adagp.models.cnn",
+        "cnn2": "adagp.models.cnn2",
+        "densenet": "adagp.models.densenet",
+        "example_inputs": "adagp.models.zoo",
+        "forms": "adagp.models.zoo",
+        "inception_v3": "adagp.models.inception_v3",
+        "inception_v4": "adagp.models.inception_v4",
+        "mobilenet": "adagp.models.mobilenet",
+        "names": "adagp.models.zoo",
+        "register": "adagp.models.zoo",
+        "resnet": "adagp.models.resnet",
+        "resnet_cifar": "adagp.models.resnet_cifar",
+        "sizes": "adagp.models.zoo",
+        "task": "adagp.models.zoo",
+        "transformer": "adagp.models.transformer",
+        "vgg": "adagp.models.vgg",
+        "yolo": "adagp.models.yolo",
+    },
+)

@@ -9,7 +9,7 @@ from adagp.report.document import document, table_html
 from adagp.report.figures import overview_png
 from adagp.report.table import Table
 from adagp.report.tables import applied_table, comparison_table, seeds_table
-from adagp.training.compare import Comparison
+from adagp.training.comparison import Comparison
 from adagp.training.runfolder import write_file
 
 

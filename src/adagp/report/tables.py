@@ -6,7 +6,7 @@ from itertools import groupby
 from adagp import Plan
 from adagp.report.table import Table
 from adagp.training import RecipeError
-from adagp.training.compare import Comparison, MethodResult
+from adagp.training.comparison import Comparison, MethodResult
 from adagp.training.planning import KINDS
 from adagp.training.tasks import Metric
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adagp.report import Table
 from adagp.training import Recipe, RecipeError, load_preset, preset_names
-from adagp.training.tasks.classification import Classification
-from adagp.training.tasks.detection import ObjectDetection
-from adagp.training.tasks.translation import TextTranslation
+
+if TYPE_CHECKING:
+    from adagp.training.tasks import Metric
 
 METHODS = ("bp", "adagp")
 KINDS = ("tuned", "paper")
@@ -75,8 +75,16 @@ SMALL: Mapping[Cell, Mapping[str, Any]] = {
 }
 # So few steps want a lower rate than the tuned one for long runs.
 _SMALL_LR = 0.01
-METRICS = {1: Classification.metrics[0], 2: TextTranslation.metrics[0], 3: ObjectDetection.metrics[0]}
-"""What the runs of each table are judged by."""
+
+
+def metric(table: int) -> "Metric":
+    """What the runs of a table are judged by."""
+    from adagp.training.tasks.classification import Classification
+    from adagp.training.tasks.detection import ObjectDetection
+    from adagp.training.tasks.translation import TextTranslation
+
+    metrics = {1: Classification.metrics, 2: TextTranslation.metrics, 3: ObjectDetection.metrics}
+    return metrics[table][0]
 
 
 def parse_cells(table: int, text: str) -> tuple[Cell, ...]:

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adagp.files import parse_json, read_text
 from adagp.report import Table
 from adagp.reproduce import accuracy
 from adagp.training import Recipe, RunFolderError, methods
-from adagp.training.files import parse_json, read_text
 
 CELL = accuracy.CELLS[1][0]
 """The paper's network for this figure, VGG-13."""

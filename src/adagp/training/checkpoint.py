@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from adagp.files import read_bytes, write_bytes
 from adagp.training.errors import CheckpointError
-from adagp.training.files import read_bytes, write_bytes
 
 FORMAT = b"adagp-checkpoint-1"
 _LONGEST_HEADER = 256

@@ -1,12 +1,16 @@
 """What can go wrong in a training run, one type per kind of remedy."""
 
+from adagp.errors import AdagpError
 
-class TrainingError(Exception):
+
+class TrainingError(AdagpError):
     """A training run cannot go on; the message names the cause and the remedy."""
 
 
 class RecipeError(TrainingError, ValueError):
     """A recipe is not usable as written: the user corrects a value and starts again."""
+
+    exit_code = 2
 
 
 class RunFolderError(TrainingError):

@@ -5,10 +5,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adagp.training.errors import Interrupted
-from adagp.training.team import Team
+
+if TYPE_CHECKING:
+    from adagp.training.team import Team
 
 
 class Interrupt:
@@ -23,7 +25,7 @@ class Interrupt:
         """Whether to stop at the next opportunity."""
         return self.signal_number is not None
 
-    def agree(self, team: Team) -> bool:
+    def agree(self, team: "Team") -> bool:
         """Whether any rank was asked to stop; then all were."""
         if team.any(self.requested) and self.signal_number is None:
             self.signal_number = signal.SIGTERM

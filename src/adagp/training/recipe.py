@@ -1,4 +1,7 @@
-"""A recipe: everything that decides the outcome of one training run, as plain values."""
+"""A recipe: everything that decides the outcome of one training run, as plain values.
+
+Imports no torch, so that help texts can name the presets at once; checking a recipe does, as networks need it.
+"""
 
 import dataclasses
 import difflib
@@ -12,14 +15,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Self
 
-import torch
-
-from adagp import data, models, predictor
+from adagp import data, models
 from adagp.data.vocabulary import LARGEST, SMALLEST
-from adagp.models.registry import IMAGENET
+from adagp.files import parse_json, parse_toml, read_text
 from adagp.training import methods
 from adagp.training.errors import RecipeError
-from adagp.training.files import parse_json, parse_toml, read_text
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 LR_SCHEDULES = ("constant", "cosine", "step", "exponential", "plateau")
@@ -138,12 +138,16 @@ class Recipe:
         """The form of the model that is trained."""
         if self.form is not None:
             return self.form
+        from adagp.models.registry import IMAGENET
+
         forms = models.forms(self.model)
         return IMAGENET if data.entry(self.data).large_images and IMAGENET in forms else forms[0]
 
     @property
     def network_pixels(self) -> int:
         """Width and height of the images that this form is made for."""
+        import torch
+
         with torch.device("meta"):
             return models.example_inputs(self.model, self.network_form)[0].shape[-1]
 
@@ -231,8 +235,17 @@ def load_preset(name: str) -> Preset:
     """
     if name not in preset_names():
         raise RecipeError(f"unknown preset '{name}': choose one of {', '.join(preset_names())}")
+    return _parse(name, _preset_values(name))
+
+
+def preset_summaries() -> dict[str, str]:
+    """What each preset is about, for help texts; the recipes themselves are not checked."""
+    return {name: str(_preset_values(name)["about"]) for name in preset_names()}
+
+
+def _preset_values(name: str) -> dict[str, Any]:
     text = (resources.files("adagp.training") / "presets" / f"{name}.toml").read_text(encoding="utf-8")
-    return _parse(name, parse_toml(text))
+    return parse_toml(text)
 
 
 def load_recipe(path: Path) -> Preset:
@@ -345,6 +358,8 @@ def _name_problems(recipe: Recipe) -> list[str]:
         ("lr_schedule", recipe.lr_schedule, list(LR_SCHEDULES)),
     ]
     if recipe.predictor is not None:
+        from adagp import predictor
+
         choices.append(("predictor", recipe.predictor, predictor.names()))
     problems = [
         f"unknown {field} '{value}'{_did_you_mean(str(value), known)}: choose one of {', '.join(known)}"

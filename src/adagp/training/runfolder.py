@@ -13,18 +13,17 @@ from typing import Any
 
 import torch
 
-from adagp.data.files import remove_leftovers
+from adagp.files import parse_json, read_text, remove_leftovers, write_bytes, write_json
 from adagp.training import checkpoint
+from adagp.training.defaults import CHECKPOINT_SECONDS
 from adagp.training.environment import cpu_threads, describe
 from adagp.training.errors import CheckpointError, DivergedError, RecipeError, RunFolderError
-from adagp.training.files import parse_json, read_text, write_bytes, write_json
 from adagp.training.interrupt import Interrupt
 from adagp.training.lock import FolderLock, lock
 from adagp.training.loop import Run
 from adagp.training.observers import Observer
 from adagp.training.recipe import Recipe
 
-CHECKPOINT_SECONDS = 30.0
 _DIVERGED = "diverged.json"
 
 

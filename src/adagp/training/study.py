@@ -7,12 +7,13 @@ from typing import Any
 import torch
 
 from adagp.data import AnyDataSet
+from adagp.training.defaults import CHECKPOINT_SECONDS
 from adagp.training.environment import cpu_threads
 from adagp.training.interrupt import Interrupt
 from adagp.training.loop import Run
 from adagp.training.observers import Observer
 from adagp.training.recipe import Recipe
-from adagp.training.runfolder import CHECKPOINT_SECONDS, RunFolder, summarise
+from adagp.training.runfolder import RunFolder, summarise
 from adagp.training.turns import take_turns
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from adagp.training.defaults import CHECKPOINT_SECONDS
 from adagp.training.errors import DivergedError
 from adagp.training.interrupt import Interrupt
 from adagp.training.loop import Run
 from adagp.training.observers import Observer
-from adagp.training.runfolder import CHECKPOINT_SECONDS, RunFolder, train_epoch
+from adagp.training.runfolder import RunFolder, train_epoch
 
 
 def take_turns(

@@ -21,7 +21,7 @@ from adagp.training import (
     methods,
 )
 from adagp.training.calibrate import Calibration, expected_seconds, phase_counts, steps_within
-from adagp.training.compare import run_lengths, stored_settings
+from adagp.training.comparison import run_lengths, stored_settings
 from adagp.training.interrupt import Interrupt
 from adagp.training.loop import Run
 from adagp.training.observers import BatchEvent, Observer

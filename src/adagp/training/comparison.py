@@ -10,18 +10,18 @@ from typing import Any
 import torch
 
 from adagp.data import AnyDataSet
-from adagp.data.files import remove_leftovers
+from adagp.files import remove_leftovers, strict
 from adagp.training import methods
 from adagp.training.calibrate import Calibration, calibrate, expected_seconds, steps_within
+from adagp.training.defaults import CHECKPOINT_SECONDS
 from adagp.training.environment import cpu_threads, describe
 from adagp.training.errors import RecipeError, RunFolderError
-from adagp.training.files import strict
 from adagp.training.interrupt import Interrupt
 from adagp.training.loop import Run, steps_per_epoch
 from adagp.training.observers import Observer
 from adagp.training.planning import unused_options
 from adagp.training.recipe import Recipe
-from adagp.training.runfolder import CHECKPOINT_SECONDS, RunFolder, make_folder, read_file, write_file
+from adagp.training.runfolder import RunFolder, make_folder, read_file, write_file
 from adagp.training.tasks import Metric
 from adagp.training.turns import take_turns
 from adagp.training.verdict import REFERENCES, Outcome, speedup, verdict

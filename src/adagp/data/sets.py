@@ -1,0 +1,37 @@
+"""Every data set that ships, registered, so that whoever asks for sets by name finds them all."""
+
+from adagp.data import (  # noqa: F401 - each registers itself
+    cifar10,
+    cifar100,
+    digits,
+    fashion_mnist,
+    image_folder,
+    imagenet,
+    imagenette,
+    mnist5k,
+    multi30k,
+    voc,
+)
+from adagp.data.registry import (
+    AnyDataSet,
+    Entry,
+    entry,
+    load,
+    load_any,
+    load_detection,
+    load_translation,
+    names,
+    register,
+)
+
+__all__ = [
+    "AnyDataSet",
+    "Entry",
+    "entry",
+    "load",
+    "load_any",
+    "load_detection",
+    "load_translation",
+    "names",
+    "register",
+]
