@@ -46,6 +46,22 @@ def test_what_needs_no_torch_imports_without_it() -> None:
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["simulate", "--layer", "c_in=3,c_out=4,out=8x8,kernel=3", "--csv"],
+        ["pipeline", "--phases", "GP,BP", "--svg"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_the_models_write_files_without_torch(words: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    code = f"from adagp.cli import app\napp({[*words, str(path)]!r})"
+    result = _run(code, {"torch", "matplotlib"})
+    assert result.returncode == 0, result.stderr
+    assert path.stat().st_size > 0
+
+
 def test_lazy_packages_have_every_public_name() -> None:
     """In a process of its own, where nothing else has imported what has the names."""
     code = """
