@@ -2,6 +2,8 @@
 
 import pytest
 
+from adagp import NonFiniteError
+from adagp.accelerator.rtl.tools import ToolError
 from adagp.cli.common import InputError
 from adagp.data import CorruptDataError, MissingDataError
 from adagp.errors import AdagpError
@@ -17,6 +19,8 @@ from adagp.training import RecipeError, RunFolderError, TrainingError
         (RunFolderError, TrainingError, 1),
         (MissingDataError, FileNotFoundError, 1),
         (CorruptDataError, ValueError, 1),
+        (ToolError, RuntimeError, 1),
+        (NonFiniteError, RuntimeError, 1),
     ],
 )
 def test_errors_share_a_root_and_stay_what_users_catch(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
 from adagp.attachment import Attachment
+from adagp.errors import AdagpError
 from adagp.grad_output import deliver_grad_output
 from adagp.layers import Layer
 from adagp.predictor import Features, TrainingExample
@@ -31,7 +32,7 @@ from adagp.sources import GradientRequest, Source
 logger = logging.getLogger("adagp")
 
 
-class NonFiniteError(RuntimeError):
+class NonFiniteError(AdagpError, RuntimeError):
     """The loss became NaN or infinite in a batch with true gradients; the message names the first layer concerned."""
 
 

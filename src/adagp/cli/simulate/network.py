@@ -19,8 +19,8 @@ from adagp.cli.simulate.options import (
     refusals,
     refuse_idle,
     spread,
-    write,
 )
+from adagp.files import write_bytes
 from adagp.report import accelerator_records as records
 from adagp.report.accelerator_tables import assumptions, design_table, energy_note, layer_table
 
@@ -64,9 +64,9 @@ def network_command(
         from adagp.report.accelerator_figures import layers_picture, picture_format, timeline_picture
 
         if picture is not None:
-            write(picture, layers_picture(simulation, Design.EFFICIENT, title, picture_format(picture)))
+            write_bytes(picture, layers_picture(simulation, Design.EFFICIENT, title, picture_format(picture)))
         if timeline is not None:
-            write(timeline, timeline_picture(simulation, title, picture_format(timeline)))
+            write_bytes(timeline, timeline_picture(simulation, title, picture_format(timeline)))
     designs = records.design_facts(simulation, table, batches)
     facts = {
         "network": name,

@@ -17,6 +17,7 @@ from adagp.cli import machine_options as machines
 from adagp.cli import options
 from adagp.cli.common import InputError, print_json, print_table
 from adagp.cli.machine_options import DEFAULTS
+from adagp.files import write_bytes
 from adagp.report import Table
 from adagp.report.accelerator_records import Record, records_csv
 
@@ -124,7 +125,7 @@ class OutputOptions:
     def show(self, tables: Sequence[Table], facts: dict[str, Any], rows: Sequence[Record]) -> None:
         """Print tables for people or facts for programs; write rows to the CSV file."""
         if self.csv_file is not None:
-            write(self.csv_file, records_csv(rows).encode())
+            write_bytes(self.csv_file, records_csv(rows).encode())
         if self.as_json:
             print_json(facts)
             return
@@ -151,10 +152,3 @@ def refuse_idle(
             f"{', '.join(idle)}: would change nothing under {', '.join(dict.fromkeys(dataflows))}; leave it out, "
             "or choose rs"
         )
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    from adagp.training.files import write_bytes
-
-    write_bytes(path, content)

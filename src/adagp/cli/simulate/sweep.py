@@ -20,8 +20,8 @@ from adagp.cli.simulate.options import (
     refusals,
     refuse_idle,
     spread,
-    write,
 )
+from adagp.files import write_bytes
 from adagp.report import accelerator_records as records
 from adagp.report.accelerator_tables import assumptions, energy_note, sweep_table
 
@@ -73,6 +73,6 @@ def sweep_command(
     if picture is not None:
         from adagp.report.accelerator_figures import picture_format, sweep_picture
 
-        write(picture, sweep_picture(points, title, picture_format(picture)))
+        write_bytes(picture, sweep_picture(points, title, picture_format(picture)))
     facts = [records.point_facts(point) for point in points]
     output.show([sweep_table(title, points, notes)], {"network": name, "points": facts}, records.design_records(facts))
