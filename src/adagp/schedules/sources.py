@@ -6,6 +6,7 @@ all read it, so a source is known everywhere once it stands here. `adagp.sources
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 
 @dataclass(frozen=True)
@@ -110,8 +111,8 @@ _SPECS = {
 
 
 def specs() -> Mapping[str, SourceSpec]:
-    """Every known source by name."""
-    return dict(_SPECS)
+    """Every known source by name, as it is now and as it will be."""
+    return MappingProxyType(_SPECS)
 
 
 def names() -> frozenset[str]:
