@@ -735,8 +735,12 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_touched(
     after = model.state_dict()
     assert all(torch.equal(before[name], after[name]) for name, _ in model.named_parameters())
     assert gp.step_index == 3
+    assert gp.counts()["nonfinite"] == 1
+    assert gp.counts()["backprop"] == 4  # of the one BP batch before
     if predictor is not None:
         assert torch.equal(state["network"]["last"], gp.state_dict()["predictor"]["network"]["last"])
+    gp.step(lambda: loss_of(model, x, y))  # nothing is left of it
+    assert gp.step_index == 4
 
 
 def test_an_uncovered_parameter_whose_gradient_is_not_finite_is_named() -> None:

@@ -143,3 +143,48 @@ def test_freezing_resumes_bit_for_bit() -> None:
             gp.step(lambda x=x, y=y, model=model: loss_of(model, x, y))
         runs.append(model)
     assert equal_parameters(*runs)
+
+
+def test_a_layer_frozen_between_making_a_batch_and_entering_it_rests() -> None:
+    model = build()
+    gp = AdaGP(model, sgd(model), schedules.ladder(2, 1, 1, rungs=((1, 0),), source="mean"))
+    train(gp, 2)
+    batch = gp.batch()
+    model[7].requires_grad_(False)
+    before = copy_of(model[7])
+    with batch:
+        batch.backward(loss_of(model, *batches(1)[0]))
+    batch.step()
+    assert unchanged(model[7], before)
+
+
+def test_a_layer_frozen_inside_a_gp_batch_rests() -> None:
+    model = build()
+    gp = AdaGP(model, sgd(model), schedules.ladder(2, 1, 1, rungs=((1, 0),), source="mean"))
+    train(gp, 2)
+    before = copy_of(model[7])
+    with gp.batch() as batch:
+        model[7].requires_grad_(False)
+        batch.backward(loss_of(model, *batches(1)[0]))
+    batch.step()
+    assert unchanged(model[7], before)
+
+
+def test_unfreezing_inside_a_batch_with_another_source_is_refused() -> None:
+    model = build()
+    gp = AdaGP(model, sgd(model), MIXED)
+
+    def unfreeze() -> torch.Tensor:
+        model.requires_grad_(True)
+        return loss_of(model, *batches(1)[0])
+
+    with pytest.raises(RuntimeError, match=r"requires_grad of parameter '3\.weight' was switched on inside the batch"):
+        gp.step(unfreeze)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    train(gp, 1)
+
+
+def test_a_model_that_is_frozen_altogether_is_not_said_to_be_badly_covered(caplog: pytest.LogCaptureFixture) -> None:
+    model = build().requires_grad_(False)
+    AdaGP(model, sgd(model), schedules.fixed(1, 1))
+    assert "are covered" not in caplog.text

@@ -299,8 +299,25 @@ def test_a_mixed_batch_with_a_scaler_recovers_from_a_prediction_that_is_not_fini
     optimizer.step()
     assert gp.counts()["fallback"] == 1
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
+    assert {quality.batches for quality in gp.quality().values()} == {1}  # the batch that failed taught nothing
+    assert all(quality.norm_ratio < 2 for quality in gp.quality().values())
     gp.step(lambda: loss_of(model, x, y), scaler=scaler)
     assert gp.counts()["predicted"] == 1
+
+
+@pytest.mark.parametrize("scaler", [None, torch.amp.GradScaler("cpu", init_scale=1024.0)], ids=["plain", "scaled"])
+def test_in_the_batch_form_nothing_of_a_mixed_batch_that_failed_is_applied(scaler: Any) -> None:
+    mixed = schedules.from_function(lambda step: Plan(Phase.BP, "backprop", {"7": "predicted"}))
+    model = build()
+    gp = AdaGP(model, sgd(model), mixed, Broken(times=1))
+    before = copy.deepcopy([parameter.detach() for parameter in model.parameters()])
+    with gp.batch(scaler=scaler) as batch:
+        batch.backward(loss_of(model, *batches(1)[0]))
+    assert batch.failed
+    assert all(parameter.grad is None for parameter in model.parameters())
+    batch.step()
+    assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+    assert not gp.quality()
 
 
 def test_a_scaler_divides_true_gradients_only() -> None:

@@ -136,6 +136,30 @@ def test_a_registered_source_is_known_to_every_reader_of_the_table() -> None:
     assert not duty.predict
 
 
+def test_a_gradient_of_a_users_source_that_is_not_finite_makes_the_batch_fall_back() -> None:
+    @sources.register(SourceSpec("void", "not a number", letter="V", colour="#123456"))
+    class Void(sources.Source):
+        """Not a number."""
+
+        def gradient(self, layer: Layer, features: Features | None, samples: int) -> Rows | None:
+            return Rows(torch.full((layer.out, layer.fan_in), float("nan")), None)
+
+    try:
+        model = build()
+        gp = AdaGP(model, sgd(model), schedules.fixed(1, 1, source="void"), None)
+        gp.step(lambda: loss_of(model, *batches(1)[0]))
+        assert gp.counts() == {"fallback": 1, "backprop": 4}
+        assert all(bool(parameter.isfinite().all()) for parameter in model.parameters())
+    finally:
+        sources.unregister("void")
+
+
+@pytest.mark.parametrize("name", ["zero", "unheard-of"])
+def test_only_what_was_registered_is_forgotten(name: str) -> None:
+    with pytest.raises(ValueError, match=f"source '{name}' was not registered"):
+        sources.unregister(name)
+
+
 def test_what_cannot_be_told_apart_is_refused() -> None:
     with pytest.raises(ValueError, match="source 'zero' exists already"):
         sources.register(SourceSpec("zero", "", "0", "#000000"))(Last)

@@ -112,7 +112,7 @@ class Attachment:
     def _warn_of_low_coverage(self) -> None:
         """Say at once where most of the model cannot take part: nothing else in training would show it."""
         coverage = self.coverage()
-        if coverage.share >= _LOW_COVERAGE:
+        if coverage.share >= _LOW_COVERAGE or not any(row.trained for row in coverage.rows):
             return
         gaps = ", ".join(f"{row.layer!r} ({row.kind}, {row.trained:,})" for row in coverage.largest_gaps())
         logger.warning(
@@ -165,7 +165,10 @@ class Attachment:
         """The plan of the next batch; asking changes nothing."""
         if self.force_backprop:
             return Plan(Phase.BP, "backprop", note="fallback")
-        return self.schedule(self.step_index)
+        plan = self.schedule(self.step_index)
+        if self.schedule.wants_order and plan.overrides:  # what would be cut is only known after a first forward
+            return Plan(Phase.BP, "backprop", note="first forward")
+        return plan
 
     def resolve(self, plan: Plan) -> ResolvedPlan:
         """The task of every covered layer under a plan, checked; a layer that is frozen now has none."""

@@ -68,10 +68,15 @@ class Batch:
         """Whether a prediction or the loss was not finite in GP; nothing was applied, or nothing more if immediate."""
         self.step_index = attached.step_index
         self.plan = attached.next_plan()
-        self.resolved = attached.resolve(self.plan)
-        self._layers = [layer for layer in attached.layers if layer.name in self.resolved.tasks]
+        self._cut: list[nn.Parameter] = []
+        self._resolve()
         self._trained_on = () if attached.predictor is None else attached.predictor.layers_to_train_on()
         self._hook_tasks = self._plan_hooks()
+
+    def _resolve(self) -> None:
+        """Give every layer that is not frozen now its task."""
+        self.resolved = self._attached.resolve(self.plan)
+        self._layers = [layer for layer in self._attached.layers if layer.name in self.resolved.tasks]
 
     def _plan_hooks(self) -> dict[str, "_HookTask"]:
         """The task of each covered layer's hook, prepared before the forward, inside which every step is slow."""
@@ -89,6 +94,11 @@ class Batch:
         return tasks
 
     @property
+    def cuts_graph(self) -> bool:
+        """Whether some parameters do not require grad because of the plan."""
+        return bool(self._cut)
+
+    @property
     def needs_forward(self) -> bool:
         """Whether the forward pass must run: always, unless `skip_forward` and no source uses activations."""
         return not self._attached.skip_forward or self.resolved.needs_forward
@@ -103,6 +113,9 @@ class Batch:
                 f"this batch was made for step {self.step_index}, and step {attached.step_index} is next: call "
                 "gp.batch() when a batch begins, once for each"
             )
+        if any(layer.weight.requires_grad != (layer.name in self.resolved.tasks) for layer in attached.layers):
+            self._resolve()  # something was frozen or unfrozen since the batch was made
+            self._hook_tasks = self._plan_hooks()
         self._refuse_leftovers()
         attached.ranks.warn_if_nothing_is_shared()  # at the first batch: a pipeline says before it that this is right
         if self.plan.phase is Phase.GP:
@@ -157,7 +170,7 @@ class Batch:
                 "would wait for their gradients: build it with find_unused_parameters=True (and static_graph=False)"
             )
         parameter.requires_grad_(False)
-        self._restore.callback(parameter.requires_grad_, True)
+        self._cut.append(parameter)
 
     def backward(self, loss: Tensor) -> None:
         """True backward where the plan has one; may be called again for the next micro-batch of the same batch."""
@@ -211,8 +224,17 @@ class Batch:
         attached = self._attached
         attached.open_batch = None
         self._restore.close()
+        changed = [parameter for parameter in self._cut if parameter.requires_grad]
+        for parameter in self._cut:
+            parameter.requires_grad_(True)
         if kind is not None:
             return
+        if changed:
+            self._discard()
+            raise RuntimeError(
+                f"requires_grad of {attached.name_of(changed[0])} was switched on inside the batch of step "
+                f"{self.step_index}, whose plan has another source for it: freeze and unfreeze between batches"
+            )
         if self.plan.phase is not Phase.GP and not self._backward_done:
             raise RuntimeError(f"a {self.plan.phase.value} batch ended without batch.backward(loss)")
         with torch.no_grad(), _full_precision(attached.device):
@@ -220,20 +242,32 @@ class Batch:
             features = self._shared_features()
             self._miss()
             supplied = self._supply(features)
-            self._unscale(supplied)
-            true_grads = self._true_grads()
-            squares = _squares(true_grads) if true_grads and attached.learns else {}
-            self._stop_if_not_finite(squares, supplied)
-            alignments = attached.timed(lambda: self._learn(features, true_grads, squares))
+            alignments = {} if self.failed else self._finish(features, supplied)
         if self.failed:
+            self._discard()
             attached.counts["fallback"] += 1
-            attached.force_backprop = True
-        else:
-            attached.force_backprop = False
+        attached.force_backprop = self.failed
         attached.schedule.observe(self.step_index, alignments)
         if attached.schedule.wants_order and attached.call_order:
             attached.schedule.observe_order(list(attached.call_order))
         attached.step_index = self.step_index + 1
+
+    def _finish(self, features: Mapping[str, Features], supplied: Sequence[Layer]) -> dict[str, GradientAlignment]:
+        """Let everything learn from the true gradients, once they are known to be finite."""
+        attached = self._attached
+        self._unscale(supplied)
+        true_grads = self._true_grads()
+        squares = _squares(true_grads) if true_grads and attached.learns else {}
+        self._stop_if_not_finite(squares, supplied)
+        if true_grads:
+            attached.counts["backprop"] += len(true_grads)
+        alignments: dict[str, GradientAlignment] = attached.timed(lambda: self._learn(features, true_grads, squares))
+        return alignments
+
+    def _discard(self) -> None:
+        """Leave nothing for the optimizer to apply."""
+        for parameter in self._attached.parameters():
+            parameter.grad = None
 
     def _shared_features(self) -> dict[str, Features]:
         """The features of each layer over all its calls and ranks; ranks also agree on whether this batch failed."""
@@ -291,14 +325,18 @@ class Batch:
                 attached.drop(layer, "its weight is used without calling the module, so its output is never seen")
                 continue
             true_grads[layer.name] = rows
-            attached.counts["backprop"] += 1
         return true_grads
 
     def _miss(self) -> None:
-        """Name the layers whose source waited for the gradient at their output, and got none."""
+        """Name the layers whose source waited for a backward, and got nothing."""
         attached = self._attached
-        waiting = [layer for layer in self._layers if self._spec(layer).needs_grad_output]
-        for layer in waiting:
+        for layer in self._layers:
+            if not self._spec(layer).needs_backward:
+                continue
+            if self._spec(layer).needs_graph:
+                if self._ran_own_backward and layer.name in self._samples and layer.weight.grad is None:
+                    self._name_missing(layer)
+                continue
             if layer.bias is not None and not layer.bias.requires_grad:
                 layer.bias.grad = None  # a frozen bias: the graph was cut there anyway, so nobody looked
             if layer.name not in self._samples and layer.name not in attached.called:
@@ -308,19 +346,22 @@ class Batch:
                     "used without calling it, where no source can stand in; it is trained exactly from now on",
                 )
             elif layer.name in self._samples and layer.weight.grad is None:
-                attached.warn_once(
-                    f"no gradient at {layer.name}",
-                    "layer %r ran at step %d but no gradient came to its output, so %r had nothing to give and its "
-                    "weight was left alone: does the loss depend on it, and did a backward run?",
-                    layer.name,
-                    self.step_index,
-                    self._spec(layer).name,
-                )
+                self._name_missing(layer)
         attached.called |= self._samples.keys()
 
+    def _name_missing(self, layer: Layer) -> None:
+        self._attached.warn_once(
+            f"no gradient at {layer.name}",
+            "layer %r ran at step %d but no gradient came to its output, so %r had nothing to give and its weight was "
+            "left alone: does the loss depend on it, and did a backward reach it?",
+            layer.name,
+            self.step_index,
+            self._spec(layer).name,
+        )
+
     def _unscale(self, supplied: Sequence[Layer]) -> None:
-        """Let the scaler unscale what backward brought, and nothing else. A batch that failed is scaled again."""
-        if self._scaler is None or not self._scaled or self.failed:
+        """Let the scaler unscale what backward brought, and nothing else."""
+        if self._scaler is None or not self._scaled:
             return
         kept = [(parameter, parameter.grad) for layer in supplied for parameter in layer.parameters()]
         for parameter, _ in kept:
@@ -345,6 +386,8 @@ class Batch:
         suspects += _not_finite([part for part in attached.parameters() if id(part) not in checked])
         broken = next((part for part in suspects if part.grad is not None and not _is_finite(part.grad)), None)
         if broken is not None:
+            attached.counts["nonfinite"] += 1
+            self._discard()
             raise NonFiniteError(
                 f"the gradient of {attached.name_of(broken)} is not finite at step {self.step_index} "
                 f"({self.plan.phase.value}) although the loss is, and nothing was updated: lower the learning rate, "
@@ -394,14 +437,15 @@ class Batch:
             for one, rows in zip(requests, source.gradients(requests), strict=True):
                 one.layer.assign(rows)
 
-        if not source.spec.needs_output:
-            write()
-        elif requests:
+        if source.spec.needs_output and requests:
             self._attached.timed(write)
-            self._check_predictions([one.layer for one in requests])
+        else:
+            write()
+        if not source.always_finite:
+            self._check_supplied(source, [one.layer for one in requests])
 
-    def _check_predictions(self, layers: Sequence[Layer]) -> None:
-        """A batch with a prediction that is not finite has failed, and nothing of it is applied."""
+    def _check_supplied(self, source: Source, layers: Sequence[Layer]) -> None:
+        """A batch in which a source gave something that is not finite has failed, and nothing of it is applied."""
         given = [(layer, part.grad) for layer in layers for part in layer.parameters() if part.grad is not None]
         if not given:
             return
@@ -413,7 +457,8 @@ class Batch:
         ]
         name = next((layer.name for layer, grad in suspects if not bool(grad.isfinite().all())), None)
         if name is not None:
-            logger.warning("step %d: the prediction for layer %r is not finite", self.step_index, name)
+            what = "prediction" if source.spec.needs_output else f"gradient from {source.spec.name!r}"
+            logger.warning("step %d: the %s for layer %r is not finite", self.step_index, what, name)
             self.failed = True
             for layer in layers:
                 layer.assign(None)
@@ -450,7 +495,7 @@ class Batch:
 
     def step(self) -> None:
         """Step the optimizer as this batch needs it: through the GradScaler only where gradients were scaled."""
-        if self._scaler is not None and self._scaled:
+        if self._scaler is not None and self._scaled and not self.failed:
             self._scaler.step(self._attached.optimizer)
             self._scaler.update()
         else:

@@ -91,7 +91,8 @@ class AdaGP:
             for layer in self._attached.layers
         ]
         self._hooks += [
-            norm.register_forward_pre_hook(GroupNormHook(self._attached)) for norm in self._attached.group_norms()
+            norm.register_forward_pre_hook(GroupNormHook(self._attached), with_kwargs=True)
+            for norm in self._attached.group_norms()
         ]
         self._order_hooks = [
             module.register_forward_pre_hook(OrderHook(self._attached, name, module))

@@ -61,15 +61,30 @@ class GroupNormHook(_Hook):
         """Serve the batch that is open, if any."""
         self._attached = attached
 
-    def __call__(self, module: nn.Module, inputs: Any) -> tuple[Any, ...] | None:
+    def __call__(
+        self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """The inputs to use instead, or None for the same."""
-        if self._attached.open_batch is None or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        batch = self._attached.open_batch
+        if batch is None or not batch.cuts_graph or not torch.is_grad_enabled():
             return None
-        if not inputs or inputs[0].device.type != "cpu" or inputs[0].requires_grad or inputs[0].is_contiguous():
-            return None
-        if not any(parameter.requires_grad for parameter in module.parameters(recurse=False)):
-            return None
-        return (inputs[0].detach().requires_grad_(), *inputs[1:])
+        if torch.compiler.is_compiling():  # a tensor inside a compiled graph cannot be made to need a gradient
+            changed: tuple[tuple[Any, ...], dict[str, Any]] = torch.compiler.disable(_needing_grad)(
+                module, inputs, named
+            )
+            return changed
+        return _needing_grad(module, inputs, named)
+
+
+def _needing_grad(
+    module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    first = inputs[0] if inputs else named["input"]
+    trains = any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+    if first.device.type != "cpu" or first.requires_grad or first.is_contiguous() or not trains:
+        return inputs, named
+    first = first.detach().requires_grad_()
+    return ((first, *inputs[1:]), named) if inputs else ((), {**named, "input": first})
 
 
 class _NoHook:

@@ -194,9 +194,9 @@ class Layer:
     def assign(self, rows: Rows | None) -> None:
         """Put rows, or None, into `.grad` with the type and memory layout of each parameter.
 
-        A frozen bias gets None: the optimizer would move whatever has a gradient.
+        A frozen parameter gets None: the optimizer would move whatever has a gradient.
         """
-        if rows is None:
+        if rows is None or not self.weight.requires_grad:
             self.weight.grad = None
         else:
             self.weight.grad = _like(self.weight, self.kind.unrows(self.module, rows.weight))

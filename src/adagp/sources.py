@@ -7,6 +7,7 @@ A source speaks for the whole layer, its weight and its bias.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -32,6 +33,8 @@ class Source:
     """Base of all sources; `register` gives a subclass its `spec`, which says what it needs."""
 
     spec: SourceSpec
+    always_finite = False
+    """Whether its rows are finite by construction, so that they need not be checked."""
 
     def wants_output(self, layer: str) -> bool:
         """Whether it uses this layer's output in this batch; asked before the forward where its spec `needs_output`."""
@@ -95,7 +98,13 @@ def register(spec: SourceSpec) -> Callable[[SomeSource], SomeSource]:
 
 
 def unregister(name: str) -> None:
-    """Forget a source added by `register`."""
+    """Forget a source added by `register`.
+
+    Raises:
+        ValueError: When no such source was added.
+    """
+    if name not in _FACTORIES or _FACTORIES[name].__module__ == __name__:
+        raise ValueError(f"source {name!r} was not registered by sources.register")
     table.remove(name)
     _FACTORIES.pop(name, None)
 
@@ -143,6 +152,8 @@ class Predicted(Source):
 class Zero(Source):
     """Zeros: momentum and weight decay go on."""
 
+    always_finite = True
+
     def gradient(self, layer: Layer, features: Features | None, samples: int) -> Rows | None:
         """Zero rows for weight and bias."""
         weight = torch.zeros(layer.out, layer.fan_in, device=layer.weight.device)
@@ -152,6 +163,8 @@ class Zero(Source):
 @_supplies("random")
 class Random(Source):
     """Normal numbers, drawn again in every batch (paper 003, section 2.2)."""
+
+    always_finite = True
 
     def __init__(self, std: float | None = None, seed: int = 0) -> None:
         """`std` defaults to one over the number of samples in the batch; the generator is the source's own."""
@@ -261,12 +274,14 @@ def _convolution(module: nn.Conv2d, image: Tensor, grad_output: Tensor) -> tuple
 def _positions_as_image(tensor: Tensor) -> Tensor:
     """`(batch, *positions, features)` as `(batch, features, positions, 1)`, without moving anything."""
     batched = tensor if tensor.dim() > 1 else tensor[None]
-    return batched.reshape(batched.shape[0], -1, batched.shape[-1]).transpose(1, 2)[..., None]
+    return batched.reshape(len(batched), prod(batched.shape[1:-1]), batched.shape[-1]).transpose(1, 2)[..., None]
 
 
 @_supplies("skip")
 class Skip(Source):
     """None: the optimizer leaves the layer alone."""
+
+    always_finite = True
 
     def gradient(self, layer: Layer, features: Features | None, samples: int) -> Rows | None:
         """Nothing."""
@@ -275,6 +290,8 @@ class Skip(Source):
 
 class Remembered(Source):
     """A running mean of the true gradients, or the last one."""
+
+    always_finite = True
 
     def __init__(self, decay: float) -> None:
         """`decay` is the weight of the past; 0 remembers only the last true gradient."""

@@ -31,6 +31,7 @@ _PREDICTORS: dict[str, Callable[[], Predictor]] = {
 }
 
 
+_BUILT_IN = frozenset(_PREDICTORS)
 SomePredictor = TypeVar("SomePredictor", bound=Callable[[], Predictor])
 
 
@@ -53,8 +54,14 @@ def register(name: str) -> Callable[[SomePredictor], SomePredictor]:
 
 
 def unregister(name: str) -> None:
-    """Forget a predictor added by `register`."""
-    _PREDICTORS.pop(name, None)
+    """Forget a predictor added by `register`.
+
+    Raises:
+        ValueError: When no such predictor was added.
+    """
+    if name in _BUILT_IN or name not in _PREDICTORS:
+        raise ValueError(f"predictor {name!r} was not registered by predictor.register")
+    del _PREDICTORS[name]
 
 
 def names() -> list[str]:
