@@ -124,8 +124,8 @@ def prefix(
     """Where `ladder` has a GP batch, its source serves the layers up to `until`, and all after it is exact.
 
     Modules without a source in the prefix (batch norms) rest there, so that autograd builds no graph before the end
-    of the prefix. Modules count in the order in which the first batch calls them, and until it is over in the order
-    in which they are registered.
+    of the prefix. Modules count in the order in which the first batch calls them; that batch is exact. Where no batch
+    is trained, as in `adagp schedule show`, they count in the order of registration.
 
     Args:
         model: The model that will be trained.
