@@ -84,7 +84,7 @@ def test_pictures_page_and_trace(tmp_path):
         (["--forward", "1,2,nan,1"], ["error: forward=[1, 2, nan, 1]: ", "some time"]),
         (["--predictor", "-1"], ["predictor=-1", "0 or more"]),
         (["--predictor", "nan"], ["error: predictor=nan: must be 0 or more, and finite"]),
-        (["--devices", "1000000", "--microbatches", "1000"], ["1000000 x 1000 x 1 ", "at most 200000"]),
+        (["--devices", "1000000", "--microbatches", "1000"], ["1000000 x 1000 x 1 ", "at most 100000"]),
         (["--phases", "GP,99999999999999BP"], ["x 100000000000000 ", "fewer batches"]),
         (["--communication", "nan"], ["communication=nan"]),
         (["--svg", "missing/p.svg"], ["no folder 'missing'", "make it first"]),

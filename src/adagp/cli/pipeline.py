@@ -21,7 +21,7 @@ from adagp.report.table import Table
 from adagp.schedules import Phase
 
 EPILOG = "Schedules of the pipeline:\n\n" + "\n".join(f"- `{name}`: {about}." for name, about in SCHEMES.items())
-PASSES_LIMIT = 200_000
+PASSES_LIMIT = 100_000
 SHORTEST, LONGEST = 1e-6, 1e9
 _BOUNDS = f"must be 0 or from {SHORTEST:g} to {LONGEST:g} steps"
 Svg = Annotated[Path | None, typer.Option(help="Also draw it into this SVG file.")]
