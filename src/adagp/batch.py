@@ -240,7 +240,7 @@ class Batch:
         with torch.no_grad(), _full_precision(attached.device):
             self._average_received()  # before the scaler looks for infinities, so that all ranks find the same
             features = self._shared_features()
-            self._miss()
+            self._name_layers_without_gradient()
             supplied = self._supply(features)
             alignments = {} if self.failed else self._finish(features, supplied)
         if self.failed:
@@ -327,7 +327,7 @@ class Batch:
             true_grads[layer.name] = rows
         return true_grads
 
-    def _miss(self) -> None:
+    def _name_layers_without_gradient(self) -> None:
         """Name the layers whose source waited for a backward, and got nothing."""
         attached = self._attached
         for layer in self._layers:
@@ -335,7 +335,7 @@ class Batch:
                 continue
             if self._spec(layer).needs_graph:
                 if self._ran_own_backward and layer.name in self._samples and layer.weight.grad is None:
-                    self._name_missing(layer)
+                    self._warn_no_gradient(layer)
                 continue
             if layer.bias is not None and not layer.bias.requires_grad:
                 layer.bias.grad = None  # a frozen bias: the graph was cut there anyway, so nobody looked
@@ -346,10 +346,10 @@ class Batch:
                     "used without calling it, where no source can stand in; it is trained exactly from now on",
                 )
             elif layer.name in self._samples and layer.weight.grad is None:
-                self._name_missing(layer)
+                self._warn_no_gradient(layer)
         attached.called |= self._samples.keys()
 
-    def _name_missing(self, layer: Layer) -> None:
+    def _warn_no_gradient(self, layer: Layer) -> None:
         self._attached.warn_once(
             f"no gradient at {layer.name}",
             "layer %r ran at step %d but no gradient came to its output, so %r had nothing to give and its weight was "
