@@ -30,7 +30,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from adagp import AdaGP, Phase, Plan, models, schedules
-from adagp.pipelining import Pipeline, stage_of
+from adagp.distributed import Pipeline, stage_of
 from adagp.training.environment import describe
 from benchmarks.scaling import Traffic, Transport, batch_seconds, speed_up
 

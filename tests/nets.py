@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from adagp.layers import Layer
-from adagp.predictor import Features, Predictor
+from adagp.predictors import Features, Predictor
 from adagp.quality import GradientAlignment, mean_absolute_percentage_errors
 
 

@@ -5,25 +5,43 @@ from typing import TYPE_CHECKING
 from adagp.lazy import lazily
 
 if TYPE_CHECKING:
-    from adagp import layers, predictor, schedules
-    from adagp.batch import Batch, NonFiniteError
-    from adagp.engine import AdaGP
+    from adagp import distributed, kernels, layers, predictors, quality, schedules, sources
+    from adagp._engine.batch import Batch, NonFiniteError
+    from adagp._engine.engine import AdaGP
     from adagp.quality import LayerQuality
     from adagp.schedules import Phase, Plan
 
-__all__ = ["AdaGP", "Batch", "LayerQuality", "NonFiniteError", "Phase", "Plan", "layers", "predictor", "schedules"]
+__all__ = [
+    "AdaGP",
+    "Batch",
+    "LayerQuality",
+    "NonFiniteError",
+    "Phase",
+    "Plan",
+    "distributed",
+    "kernels",
+    "layers",
+    "predictors",
+    "quality",
+    "schedules",
+    "sources",
+]
 
 __getattr__ = lazily(
     __name__,
     {
-        "AdaGP": "adagp.engine",
-        "Batch": "adagp.batch",
+        "AdaGP": "adagp._engine.engine",
+        "Batch": "adagp._engine.batch",
         "LayerQuality": "adagp.quality",
-        "NonFiniteError": "adagp.batch",
+        "NonFiniteError": "adagp._engine.batch",
         "Phase": "adagp.schedules",
         "Plan": "adagp.schedules",
+        "distributed": "adagp.distributed",
+        "kernels": "adagp.kernels",
         "layers": "adagp.layers",
-        "predictor": "adagp.predictor",
+        "predictors": "adagp.predictors",
+        "quality": "adagp.quality",
         "schedules": "adagp.schedules",
+        "sources": "adagp.sources",
     },
 )

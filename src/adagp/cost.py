@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from adagp.coverage import find_layers, uncovered_parameters
 from adagp.layers import kind_of
+from adagp.layers.coverage import find_layers, uncovered_parameters
 from adagp.schedules import GradientWork, Phase, Plan, ResolvedPlan, always_backprop, resolve
 
 PREDICTOR_FEATURES = 17

@@ -7,7 +7,7 @@ from adagp import models
 from adagp.accelerator import LayerShape, Pass, PredictorShape, trace
 from adagp.cost import CostModel
 from adagp.layers import Layer, kind_of
-from adagp.predictor import PaperPredictor
+from adagp.predictors import PaperPredictor
 from adagp.schedules import Phase, Plan
 
 FORWARD, INPUT_GRAD, WEIGHT_GRAD = Pass

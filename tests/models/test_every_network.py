@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from adagp import AdaGP, Phase, Plan, models, schedules
-from adagp.coverage import find_layers
+from adagp.layers.coverage import find_layers
 from adagp.models import yolo
 from adagp.models.inception_v3 import classification_loss
 from adagp.models.transformer import PAD, Transformer

@@ -60,7 +60,7 @@ def _rebatched(work: Work, traced: int, batch: int) -> Work:
 
 @dataclass(frozen=True)
 class PredictorShape:
-    """The sizes of `adagp.predictor.PaperPredictor`, which the papers leave open; these are its defaults.
+    """The sizes of `adagp.predictors.PaperPredictor`, which the papers leave open; these are its defaults.
 
     Attributes:
         grid: Outputs are pooled to `grid x grid`.

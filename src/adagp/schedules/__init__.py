@@ -13,7 +13,7 @@ from adagp.schedules.sources import GradientWork, SourceSpec
 from adagp.schedules.table import from_table, to_table
 
 if TYPE_CHECKING:
-    from adagp.coverage import layer_names
+    from adagp.layers.coverage import layer_names
 
 __all__ = [
     "APPROXIMATIONS",
@@ -41,4 +41,4 @@ __all__ = [
     "to_table",
 ]
 
-__getattr__ = lazily(__name__, {"layer_names": "adagp.coverage"})
+__getattr__ = lazily(__name__, {"layer_names": "adagp.layers.coverage"})

@@ -134,7 +134,11 @@ def prefix(
         include: As for `AdaGP`, which must be given the same.
         exclude: As for `AdaGP`, which must be given the same.
     """
-    from adagp.coverage import layer_names, owners, sharing_modules  # needs torch, which the accelerator does without
+    from adagp.layers.coverage import (  # needs torch, which the accelerator does without
+        layer_names,
+        owners,
+        sharing_modules,
+    )
 
     layers = layer_names(model, include, exclude)
     names = [name for name, _ in owners(model)]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from adagp import models, schedules
-from adagp.coverage import layer_names
+from adagp.layers.coverage import layer_names
 from adagp.schedules import APPROXIMATIONS, Ladder, Phase, Plan, Repeating, Schedule
 from adagp.training import methods
 from adagp.training.errors import RecipeError

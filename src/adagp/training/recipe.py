@@ -76,7 +76,7 @@ class Recipe:
         topk: Output gradients kept per sample and channel by `topk`.
         topk_scale: What `topk` gradients are multiplied by.
         until: The last layer, or module, of the prefix of `prefix` and `prefix-zero`; None: half of the layers.
-        predictor: A name from `adagp.predictor.names()` for `adagp`, `adaptive`, `prefix`; None: the method's own.
+        predictor: A name from `adagp.predictors.names()` for `adagp`, `adaptive`, `prefix`; None: the method's own.
         include: Regular expression: only layers whose name or class matches are covered.
         exclude: Regular expression: layers whose name or class matches are left to backpropagation.
         immediate: Update each layer as soon as its output exists, as the paper's hardware does.
@@ -358,9 +358,9 @@ def _name_problems(recipe: Recipe) -> list[str]:
         ("lr_schedule", recipe.lr_schedule, list(LR_SCHEDULES)),
     ]
     if recipe.predictor is not None:
-        from adagp import predictor
+        from adagp import predictors
 
-        choices.append(("predictor", recipe.predictor, predictor.names()))
+        choices.append(("predictor", recipe.predictor, predictors.names()))
     problems = [
         f"unknown {field} '{value}'{_did_you_mean(str(value), known)}: choose one of {', '.join(known)}"
         for field, value, known in choices

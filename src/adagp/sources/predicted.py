@@ -1,0 +1,27 @@
+"""Gradients from the predictor."""
+
+from collections.abc import Iterator, Sequence
+
+from adagp.layers import Rows
+from adagp.predictors import Predictor
+from adagp.schedules import sources as table
+from adagp.sources.source import GradientRequest, Source
+
+
+class Predicted(Source):
+    """Rows from the predictor."""
+
+    spec = table.spec("predicted")
+
+    def __init__(self, predictor: Predictor) -> None:
+        """The predictor is shared with the engine, which lets it learn."""
+        self._predictor = predictor
+
+    def wants_output(self, layer: str) -> bool:
+        """Layers without trust are left out: their prediction would be scaled to zero."""
+        return self._predictor.trust(layer) > 0
+
+    def gradients(self, requests: Sequence[GradientRequest]) -> Iterator[Rows | None]:
+        """The predictions; None where a layer was not reached or is not trusted at all."""
+        rows = self._predictor.predict([(one.layer, one.features) for one in requests if one.features is not None])
+        return (None if one.features is None else next(rows) for one in requests)

@@ -1,0 +1,62 @@
+"""What the engine asks of a source."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from adagp.layers import Layer, Rows
+from adagp.predictors import Features
+from adagp.schedules import SourceSpec
+
+
+class GradientRequest(NamedTuple):
+    """A layer to supply a gradient for, its features (None if there are none), and the batch's number of samples."""
+
+    layer: Layer
+    features: Features | None
+    samples: int
+
+
+class Source:
+    """Base of all sources; `register` gives a subclass its `spec`, which says what it needs."""
+
+    spec: SourceSpec
+    always_finite = False
+    """Whether its rows are finite by construction, so that they need not be checked."""
+
+    def wants_output(self, layer: str) -> bool:
+        """Whether it uses this layer's output in this batch; asked before the forward where its spec `needs_output`."""
+        return True
+
+    def gradient(self, layer: Layer, features: Features | None, samples: int) -> Rows | None:
+        """The rows for this batch, or None to leave the layer alone."""
+        raise NotImplementedError
+
+    def gradients(self, requests: Sequence[GradientRequest]) -> Iterator[Rows | None]:
+        """What `gradient` gives, layer by layer; to be overridden where work for all layers at once is cheaper."""
+        return (self.gradient(*one) for one in requests)
+
+    def options(self) -> str:
+        """The source's options in brackets, or an empty string; a saved state must match them."""
+        return ""
+
+    def refuse(self, layer: Layer) -> str:
+        """Why this source cannot serve a layer, with the remedy; empty where it can."""
+        return ""
+
+    def receive(self, layer: Layer, layer_input: Tensor, grad_output: Tensor) -> None:
+        """Given the layer's input and the gradient at its output where its spec `needs_grad_output`.
+
+        Adds to the layer's `.grad`.
+        """
+
+    def learn(self, true_grads: Mapping[str, Rows]) -> None:
+        """Told every true gradient of a batch, by the layer's name, where its spec `remembers`."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the source remembers."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
