@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from adagp._engine.capture.recorder import Poolers
 from adagp.layers import Layer
 from adagp.predictors import Features, Predictor
 from adagp.quality import GradientAlignment, mean_absolute_percentage_errors
@@ -78,4 +79,6 @@ def alignment(predicted: Tensor, true: Tensor) -> GradientAlignment:
 
 def look(predictor: Predictor, layer: Layer, output: Tensor) -> Features:
     """What a predictor sees of one output."""
-    return predictor.pool([(layer, predictor.summarize(layer, output))])[0]
+    pooler = Poolers.of(predictor.needs).output
+    assert pooler is not None
+    return Features(pooler.pool([(layer, pooler.sum_samples(layer, output))])[0])

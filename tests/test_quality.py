@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adagp.quality import GradientAlignment, QualityRecord, mean_absolute_percentage_errors, overall_cosine
+from adagp.quality import GradientAlignment, LayerQuality, mean_absolute_percentage_errors, overall_cosine
 from tests.nets import alignment
 
 
@@ -42,11 +42,8 @@ def test_overall_cosine_is_that_of_all_layers_as_one_vector() -> None:
 
 
 def test_running_figures_average_evenly_first_and_then_forget() -> None:
-    record = QualityRecord(decay=0.5)
-    for cosine in (1.0, 0.0, 0.0):
-        record.update({"a": GradientAlignment(cosine, 1.0, 1.0, 1, 0.0)}, {"a": 0.25})
-    report = record.report()["a"]
-    assert (report.cosine, report.trust, report.batches) == (0.25, 0.25, 3)
-    other = QualityRecord()
-    other.load_state_dict(record.state_dict())
-    assert other.report() == record.report()
+    quality = LayerQuality()
+    for cosine in [1.0] * 10 + [0.0] * 2:
+        quality = quality.after(GradientAlignment(cosine, 1.0, 1.0, 1, 0.0), trust=0.25)
+    assert (quality.trust, quality.batches) == (0.25, 12)
+    assert quality.cosine == pytest.approx(0.9**2), "the first ten count alike, then each new one a tenth"

@@ -6,8 +6,9 @@ from adagp.lazy import lazily
 
 if TYPE_CHECKING:
     from adagp import distributed, kernels, layers, predictors, quality, schedules, sources
-    from adagp._engine.batch import Batch, NonFiniteError
+    from adagp._engine.batch import Batch
     from adagp._engine.engine import AdaGP
+    from adagp._engine.finite import NonFiniteError
     from adagp.quality import LayerQuality
     from adagp.schedules import Phase, Plan
 
@@ -33,7 +34,7 @@ __getattr__ = lazily(
         "AdaGP": "adagp._engine.engine",
         "Batch": "adagp._engine.batch",
         "LayerQuality": "adagp.quality",
-        "NonFiniteError": "adagp._engine.batch",
+        "NonFiniteError": "adagp._engine.finite",
         "Phase": "adagp.schedules",
         "Plan": "adagp.schedules",
         "distributed": "adagp.distributed",

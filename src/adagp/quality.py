@@ -7,7 +7,7 @@ layer's root mean square are therefore left out. A prediction of nothing at all 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING
 
@@ -76,51 +76,32 @@ def overall_cosine(alignments: Mapping[str, GradientAlignment]) -> float:
     ).cosine
 
 
+_DECAY = 0.9
+"""Weight of the past in each running figure; the first values are averaged evenly."""
+
+
 @dataclass(frozen=True)
 class LayerQuality:
-    """Running quality of one layer's predictions. `trust` scales what is applied; 1 where the predictor has none."""
+    """Running quality of one layer's predictions, over the batches that had a true gradient to compare with.
 
-    cosine: float
-    norm_ratio: float
-    mse: float
-    mape: float
-    trust: float
-    batches: int
+    `trust` scales what is applied; 1 where the predictor has none.
+    """
 
+    cosine: float = 0.0
+    norm_ratio: float = 0.0
+    mse: float = 0.0
+    mape: float = 0.0
+    trust: float = 1.0
+    batches: int = 0
 
-class QualityRecord:
-    """Running means per layer over the batches that had a true gradient to compare with."""
-
-    def __init__(self, decay: float = 0.9) -> None:
-        """`decay` is the weight of the past in each running mean; early values are averaged evenly."""
-        self._decay = decay
-        self._layers: dict[str, LayerQuality] = {}
-
-    def update(self, alignments: Mapping[str, GradientAlignment], trust: Mapping[str, float]) -> None:
-        """Take in one batch."""
-        for name, alignment in alignments.items():
-            old = self._layers.get(name, LayerQuality(0.0, 0.0, 0.0, 0.0, 1.0, 0))
-            weight = max(1 - self._decay, 1 / (old.batches + 1))
-            self._layers[name] = LayerQuality(
-                cosine=old.cosine + weight * (alignment.cosine - old.cosine),
-                norm_ratio=old.norm_ratio + weight * (alignment.norm_ratio - old.norm_ratio),
-                mse=old.mse + weight * (alignment.mse - old.mse),
-                mape=old.mape + weight * (alignment.mape - old.mape),
-                trust=trust.get(name, 1.0),
-                batches=old.batches + 1,
-            )
-
-    def report(self) -> dict[str, LayerQuality]:
-        """The running figures, by layer."""
-        return dict(self._layers)
-
-    def state_dict(self) -> dict[str, dict[str, float]]:
-        """Everything needed to go on after a restart."""
-        return {name: asdict(quality) for name, quality in self._layers.items()}
-
-    def load_state_dict(self, state: Mapping[str, Mapping[str, float]]) -> None:
-        """Take over what `state_dict` gave."""
-        self._layers = {
-            name: LayerQuality(**{**entry, "batches": int(entry["batches"])})  # type: ignore[arg-type]
-            for name, entry in state.items()
-        }
+    def after(self, alignment: GradientAlignment, trust: float) -> "LayerQuality":
+        """The quality after one more batch."""
+        weight = max(1 - _DECAY, 1 / (self.batches + 1))
+        return LayerQuality(
+            cosine=self.cosine + weight * (alignment.cosine - self.cosine),
+            norm_ratio=self.norm_ratio + weight * (alignment.norm_ratio - self.norm_ratio),
+            mse=self.mse + weight * (alignment.mse - self.mse),
+            mape=self.mape + weight * (alignment.mape - self.mape),
+            trust=trust,
+            batches=self.batches + 1,
+        )

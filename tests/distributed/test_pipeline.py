@@ -162,7 +162,7 @@ def broken(rank: int, count: int, where: str) -> str:
                 with torch.no_grad():
                     stage.submod[3].weight.fill_(float("nan"))
             if where == "prediction" and rank == 1 and step == 3:
-                gp._attached.predictor._last.data.fill_(float("nan"))  # type: ignore[union-attr]
+                gp.predictor._last.data.fill_(float("nan"))  # type: ignore[union-attr]
             pipeline.step(x, target=y) if rank == 0 else pipeline.step(target=y)
             if step == 3:
                 return "went on"

@@ -153,7 +153,7 @@ def test_activation_checkpointing_is_seen_once() -> None:
     with gp.batch() as batch:
         hidden = torch.utils.checkpoint.checkpoint(model[:7], x, use_reentrant=False)
         batch.backward(nn.functional.cross_entropy(model[7:](hidden), y))
-    assert all(len(parts) == 1 for parts in batch._recorder.features.values())
+    assert {len(entry.outputs) for entry in batch._layers.values()} == {1}
 
 
 def compiled_run(compiled: bool, backend: str) -> tuple[nn.Module, AdaGP]:
@@ -218,7 +218,9 @@ def test_compiling_a_copy_changes_nothing_for_the_model() -> None:
             torch.compile(copy.deepcopy(model), backend="eager")(x)
             batch.backward(model(x).square().mean())
         gp.optimizer.zero_grad()
-        assert len(batch._recorder.features) == len(batch._trained_on) < 6
+        recorded = [name for name, entry in batch._layers.items() if entry.outputs]
+        assert recorded == [name for name, entry in batch._layers.items() if entry.uses_features]
+        assert 0 < len(recorded) < 6
 
 
 @pytest.mark.filterwarnings("ignore")

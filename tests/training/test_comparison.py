@@ -187,7 +187,7 @@ def test_compare_whole_and_interrupted(tmp_path: Path, recipe: Recipe, digits: D
         compare(
             settings, digits, folder, device=CPU, observer=StopAfter(interrupt, 40), interrupt=interrupt, resume=False
         )
-    saved = [checkpoint.load(path)["gp"]["step_index"] for path in folder.glob("*/checkpoint.pt")]
+    saved = [checkpoint.load(path)["gp"]["progress"]["step_index"] for path in folder.glob("*/checkpoint.pt")]
     assert sum(saved) == 40
     with pytest.raises(RunFolderError, match="--resume"):
         compare(settings, digits, folder, device=CPU, observer=Observer(), interrupt=Interrupt())

@@ -45,7 +45,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_before_it_is_applied(
     assert mark["batch"] == run.step_index
     assert name in mark["reason"]
     saved = load(folder.checkpoint_path, run.device)
-    assert saved["gp"]["step_index"] == run.step_index
+    assert saved["gp"]["progress"]["step_index"] == run.step_index
     assert all(bool(value.isfinite().all()) for value in saved["model"].values())
     assert not (tmp_path / "result.json").exists()
 

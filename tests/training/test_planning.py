@@ -159,8 +159,8 @@ def test_each_seed_draws_its_own_random_gradients(recipe: Recipe, digits: DataSe
     drawn = []
     for seed in (0, 1):
         run = Run(recipe.replace(method="random", seed=seed), digits)
-        layer = run.gp._attached.by_name[convolutions("cnn")[1]]
-        drawn.append(run.gp._attached.sources["random"].gradient(layer, None, 32))
+        layer = run.gp._setup.by_name[convolutions("cnn")[1]]
+        drawn.append(run.gp.sources["random"].gradient(layer, None, 32))
     assert drawn[0] is not None
     assert drawn[1] is not None
     assert not torch.equal(drawn[0].weight, drawn[1].weight)

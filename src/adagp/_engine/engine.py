@@ -1,7 +1,5 @@
 """The engine: `AdaGP` stands beside a model and an optimizer and runs batches under the schedule's plans."""
 
-import inspect
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVarTuple, overload
@@ -12,18 +10,27 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from adagp import schedules
-from adagp._engine.attachment import Attachment
-from adagp._engine.batch import Batch, NonFiniteError
-from adagp._engine.capture.hooks import GroupNormHook, Hook, OrderHook
-from adagp.distributed.ranks import refuse_sharded
-from adagp.layers.coverage import Coverage
+from adagp._engine import saved_state
+from adagp._engine.batch import Batch
+from adagp._engine.capture.hooks import (
+    Current,
+    GroupNormHook,
+    LayerHook,
+    ModelCallHook,
+    ModelOutputHook,
+    OrderHook,
+)
+from adagp._engine.coverage import coverage, covered_layers
+from adagp._engine.finite import NonFiniteError
+from adagp._engine.planning import next_plan
+from adagp._engine.progress import LayerProgress, Progress
+from adagp._engine.setup import Options, set_up
+from adagp.layers import Coverage
+from adagp.layers.coverage import owners
 from adagp.predictors import Predictor
 from adagp.quality import LayerQuality
-from adagp.schedules import Phase, Plan, Schedule
+from adagp.schedules import Adaptive, Phase, Plan, Schedule
 from adagp.sources import Source
-
-logger = logging.getLogger("adagp")
 
 More = TypeVarTuple("More")
 
@@ -67,60 +74,71 @@ class AdaGP:
                 None decides by the first batch: yes, unless that would cost more than about 1 % of a batch.
             timer: A clock in seconds; with it `predictor_seconds` tells the predictor's share.
         """
-        if hasattr(model, "_orig_mod"):
-            raise ValueError("model is already compiled: attach AdaGP to the plain module first, then torch.compile it")
-        _refuse_other_kinds(model, optimizer, schedule, predictor)
-        refuse_sharded(model)
-        self.model = model
-        self._attached = Attachment(
-            model,
-            optimizer,
-            schedule if isinstance(schedule, Schedule) else schedules.from_function(schedule),
-            predictor,
-            sources=sources or {},
-            include=include,
-            exclude=exclude,
-            immediate=immediate,
-            skip_forward=skip_forward,
-            stop_on_nonfinite=stop_on_nonfinite,
-            timer=timer,
-        )
+        options = Options(immediate, skip_forward, stop_on_nonfinite, timer)
+        self._setup = set_up(model, optimizer, schedule, predictor, sources or {}, include, exclude, options)
+        self._progress = Progress({layer.name: LayerProgress() for layer in self._setup.layers})
+        self._current = Current()
+        self._hooks = self._hook_in()
+        self._order_hooks = self._hook_in_for_order() if self.schedule.wants_order else []
+
+    def _hook_in(self) -> list[RemovableHandle]:
+        setup, current = self._setup, self._current
         # Before any other hook, so that what is recorded is what the layer itself computed.
-        self._hooks = [
-            layer.module.register_forward_hook(Hook(self._attached, layer), prepend=True, with_kwargs=True)
-            for layer in self._attached.layers
+        hooks = [
+            layer.module.register_forward_hook(LayerHook(current, layer), prepend=True, with_kwargs=True)
+            for layer in setup.layers
         ]
-        self._hooks += [
-            norm.register_forward_pre_hook(GroupNormHook(self._attached), with_kwargs=True)
-            for norm in self._attached.group_norms()
+        hooks += [
+            norm.register_forward_pre_hook(GroupNormHook(current), with_kwargs=True) for norm in setup.group_norms()
         ]
-        self._order_hooks = [
-            module.register_forward_pre_hook(OrderHook(self._attached, name, module))
-            for name, module in self._attached.modules()
-            if self.schedule.wants_order
+        if setup.needs.needs_loss_grad:
+            model = setup.given_model  # outside of DistributedDataParallel, which prepares for a backward inside
+            hooks += [
+                model.register_forward_pre_hook(ModelCallHook(current, model)),
+                model.register_forward_hook(ModelOutputHook(current, model)),
+            ]
+        return hooks
+
+    def _hook_in_for_order(self) -> list[RemovableHandle]:
+        return [
+            module.register_forward_pre_hook(OrderHook(self._current, name, module))
+            for name, module in owners(self._setup.model)
         ]
-        if self._attached.predictor is not None and "predicted" not in self.schedule.sources:
-            logger.info("no plan asks for predictions: the predictor only watches; predictor=None saves its cost")
+
+    @property
+    def model(self) -> nn.Module:
+        """The model it was attached to."""
+        return self._setup.given_model
 
     @property
     def optimizer(self) -> Optimizer:
         """What steps the model's parameters."""
-        return self._attached.optimizer
+        return self._setup.optimizer
 
     @property
     def schedule(self) -> Schedule:
         """Says for each step which source supplies each layer."""
-        return self._attached.schedule
+        return self._setup.schedule
+
+    @property
+    def predictor(self) -> Predictor | None:
+        """Predicts gradients; None where nothing does."""
+        return self._setup.predictor
+
+    @property
+    def sources(self) -> Mapping[str, Source]:
+        """Every source that the schedule may ask for, by name."""
+        return self._setup.sources
 
     @property
     def step_index(self) -> int:
-        """How many batches are over."""
-        return self._attached.step_index
+        """The number of batches that are over."""
+        return self._progress.step_index
 
     @property
     def predictor_seconds(self) -> float:
         """The predictor's share of the time so far; 0 without a `timer`."""
-        return self._attached.predictor_seconds
+        return self._progress.predictor_seconds
 
     @overload
     def step(self, closure: Callable[[], Tensor], scaler: GradScaler | None = None) -> Tensor | None: ...
@@ -156,7 +174,7 @@ class AdaGP:
         results: list[Any] = []
 
         def evaluate() -> float:
-            self._attached.step_index = first
+            self._progress.step_index = first
             self.optimizer.zero_grad(set_to_none=True)
             results.append(self._evaluate(closure, None)[1])
             return float(_loss_of(results[-1]))
@@ -167,10 +185,8 @@ class AdaGP:
     def _evaluate(self, closure: Callable[[], Any], scaler: GradScaler | None) -> tuple[Batch, Any]:
         """One batch, and what the closure returned; a GP batch that is not finite is done again with backprop."""
         batch, result = self._evaluate_once(closure, scaler)
-        if batch.failed:
-            self.optimizer.zero_grad(set_to_none=True)
-            self._attached.step_index = batch.step_index
-            self._attached.force_backprop = True
+        if batch.failed:  # it left nothing behind, and the next plan is backprop: the same step again
+            self._progress.step_index = batch.step_index
             batch, result = self._evaluate_once(closure, scaler)
         return batch, result
 
@@ -201,16 +217,15 @@ class AdaGP:
 
         hooks = [
             layer.module.register_forward_hook(lambda _, inputs, output, name=layer.name: note(name, output))
-            for layer in self._attached.layers
+            for layer in covered_layers(self._setup, self._progress)
         ]
-        batch, self._attached.open_batch = self._attached.open_batch, None  # this forward is no part of it
+        batch, self._current.batch = self._current.batch, None  # this forward is no part of it
         try:
             with torch.no_grad():
                 closure()
         finally:
-            self._attached.open_batch = batch
-            for hook in hooks:
-                hook.remove()
+            self._current.batch = batch
+            _remove(hooks)
         if not found:
             return "the output of every covered layer is finite"
         return f"layer {found[0]!r} is the first whose output is not finite"
@@ -226,21 +241,45 @@ class AdaGP:
         if not self._hooks:
             raise RuntimeError("this AdaGP was removed from its model: build a new one")
         if not self.schedule.wants_order:
-            self._remove(self._order_hooks)
-        return Batch(self._attached, scaler)
+            _remove(self._order_hooks)
+        return Batch(self._setup, self._progress, self._current, scaler)
+
+    def join_pipeline(self) -> None:
+        """Say that this model is one stage of a pipeline, whose other ranks train other stages.
+
+        Raises:
+            ValueError: When the set-up is not for pipelines.
+        """
+        options = self._setup.options
+        if options.immediate or options.skip_forward:
+            raise ValueError(
+                "immediate=True and skip_forward=True are not for pipelines: a stage updates its layers when its "
+                "forward is done, and the next stage waits for its output"
+            )
+        if self._setup.needs.needs_loss_grad:
+            raise ValueError(
+                "the predictor asks for the gradient of the loss at the model's output, which only the last stage of a "
+                "pipeline has: use another predictor"
+            )
+        if isinstance(self.schedule, Adaptive):
+            raise ValueError(
+                "an adaptive schedule decides by the predictions of its own stage, and the stages would soon be in "
+                "different phases: use schedules.ladder or schedules.fixed"
+            )
+        self._setup.ranks.expect_parts()
 
     def next_plan(self) -> Plan:
         """The plan of the next batch; asking changes nothing."""
-        return self._attached.next_plan()
+        return next_plan(self._setup, self._progress)
 
     def coverage(self) -> Coverage:
         """Which layers are covered at present, which are not, and why."""
-        return self._attached.coverage()
+        return coverage(self._setup, self._progress)
 
     def quality(self) -> dict[str, LayerQuality]:
         """Running figures of each layer's predictions against its true gradients, in the order of the model."""
-        found = self._attached.quality.report()
-        return {layer.name: found[layer.name] for layer in self._attached.layers if layer.name in found}
+        found = {layer.name: self._progress.layers[layer.name].quality for layer in self._setup.layers}
+        return {name: quality for name, quality in found.items() if quality.batches}
 
     def counts(self) -> dict[str, int]:
         """How many layer updates each source supplied.
@@ -248,25 +287,25 @@ class AdaGP:
         Two events are counted too: `fallback` (a GP batch redone or followed by BP because of a NaN) and `nonfinite`
         (a layer's true gradient that was not finite, so that nothing learned from it).
         """
-        return dict(self._attached.counts)
+        return dict(self._progress.counts)
 
     def remove(self) -> None:
         """Take every hook out of the model; it is then as it was before."""
-        self._remove(self._hooks)
-        self._remove(self._order_hooks)
-
-    @staticmethod
-    def _remove(hooks: list[RemovableHandle]) -> None:
-        while hooks:
-            hooks.pop().remove()
+        _remove(self._hooks)
+        _remove(self._order_hooks)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to resume, in plain types and tensors, so that it loads with `weights_only=True`."""
-        return self._attached.state_dict()
+        return saved_state.save(self._setup, self._progress)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave; ValueError says in what the saved model or set-up differs from this one."""
-        self._attached.load_state_dict(state)
+        self._progress = saved_state.load(self._setup, state)
+
+
+def _remove(hooks: list[RemovableHandle]) -> None:
+    while hooks:
+        hooks.pop().remove()
 
 
 def _loss_of(result: Any) -> Any:
@@ -287,30 +326,3 @@ def _explained_gp(batch: Batch) -> Iterator[None]:
             "autograd for gradients (a gradient penalty, a derivative in the loss): leave that term out where "
             "torch.is_grad_enabled() is False, or use schedules without GP batches"
         ) from error
-
-
-def _refuse_other_kinds(model: object, optimizer: object, schedule: object, predictor: object) -> None:
-    """Name an argument that is not what it should be before something deep inside does."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model = {model!r}: give a torch.nn.Module, and the optimizer after it")
-    if not hasattr(optimizer, "param_groups"):  # some that wrap another are no torch.optim.Optimizer themselves
-        raise TypeError(f"optimizer = {optimizer!r}: give the torch.optim optimizer of the model's parameters")
-    kind = next((kind for kind in type(optimizer).__mro__ if kind.__module__.split(".")[0] == "opacus"), None)
-    if kind is not None:
-        raise ValueError(
-            f"optimizer = {kind.__module__}.{kind.__name__}: it adds noise to clipped per-sample gradients, and a "
-            "prediction carries no privacy guarantee: train without AdaGP, or without differential privacy"
-        )
-    if not callable(schedule):
-        raise TypeError(f"schedule = {schedule!r}: give one of adagp.schedules, or a function from a step to its Plan")
-    try:
-        inspect.signature(schedule).bind(0)
-    except ValueError:
-        pass  # a callable written in C may tell nothing about its arguments
-    except TypeError:
-        raise TypeError(
-            f"schedule = {schedule!r}: it must be callable as schedule(step); did you pass a factory such as "
-            "schedules.fixed without calling it?"
-        ) from None
-    if isinstance(predictor, type):
-        raise TypeError(f"predictor = {predictor!r}: give an object, not its class")

@@ -16,9 +16,10 @@ from torch.distributed import Work, batch_isend_irecv
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
-from adagp._engine.batch import Batch, NonFiniteError
+from adagp._engine.batch import Batch
 from adagp._engine.engine import AdaGP
-from adagp.schedules import Adaptive, Phase
+from adagp._engine.finite import NonFiniteError
+from adagp.schedules import Phase
 
 
 def stage_of(parts: Sequence[nn.Module], index: int, example: Tensor, device: torch.device) -> PipelineStage:
@@ -107,7 +108,7 @@ class Pipeline:
             gp: Over the stage's module and an optimizer of its parameters; the same schedule of phases on every rank.
         """
         self._refuse(schedule, gp)
-        gp._attached.ranks.expect_parts()
+        gp.join_pipeline()
         stage = schedule._stage
         assert isinstance(stage, PipelineStage)
         self._schedule, self._gp = schedule, gp
@@ -136,17 +137,7 @@ class Pipeline:
             raise ValueError(
                 f"stage {stage.stage_index} was built without input_args and output_args: torch would find the shapes "
                 "by a forward of uninitialised numbers, which reaches batch norm's statistics and the predictor; build "
-                "it by adagp.distributed.pipeline.stage_of, or give PipelineStage both"
-            )
-        if gp._attached.immediate or gp._attached.skip_forward:
-            raise ValueError(
-                "immediate=True and skip_forward=True are not for pipelines: a stage updates its layers when its "
-                "forward is done, and the next stage waits for its output"
-            )
-        if isinstance(gp.schedule, Adaptive):
-            raise ValueError(
-                "an adaptive schedule decides by the predictions of its own stage, and the stages would soon be in "
-                "different phases: use schedules.ladder or schedules.fixed"
+                "it by adagp.distributed.stage_of, or give PipelineStage both"
             )
 
     def step(self, *inputs: Any, target: Tensor | None = None, **named: Any) -> Tensor | None:

@@ -34,8 +34,19 @@ class LayerKind(ABC):
         what it is given.
         """
 
+    def reorganise_input(self, module: nn.Module, layer_input: Tensor) -> Tensor:
+        """The same for the input, as `(in, 1, height, width)`; override it where it is laid out in another way."""
+        return self.reorganise(module, layer_input)
+
+    def sample_inputs(self, module: nn.Module, layer_input: Tensor) -> Tensor:
+        """The input of each sample, averaged over its positions: `(samples, in)`."""
+        if not self.has_batch(module, layer_input):
+            return self.reorganise_input(module, layer_input).flatten(1).mean(1)[None]
+        each = [self.reorganise_input(module, sample).flatten(1).mean(1) for sample in layer_input.split(1)]
+        return torch.stack(each)
+
     def has_batch(self, module: nn.Module, output: Tensor) -> bool:
-        """Whether dimension 0 of this output is the batch; override it where it is not."""
+        """Whether dimension 0 of this output, or input, is the batch; override it where it is not."""
         return output.dim() > 1
 
     def suited(self, weight: Tensor) -> "LayerKind":
@@ -84,6 +95,11 @@ class _Spatial(LayerKind):
         """Output channels become the predictor's batch; depth is folded into height."""
         mean = _batch_mean(output) if self.has_batch(module, output) else output
         return mean.reshape(mean.shape[0], 1, -1, mean.shape[-1])
+
+    def sample_inputs(self, module: nn.Module, layer_input: Tensor) -> Tensor:
+        """The mean over the positions of each channel."""
+        batched = layer_input if self.has_batch(module, layer_input) else layer_input[None]
+        return batched.flatten(2).mean(2)
 
     def has_batch(self, module: nn.Module, output: Tensor) -> bool:
         """As many dimensions as the weight."""
@@ -161,6 +177,11 @@ class FullyConnected(LayerKind):
         mean = _batch_mean(output) if self.has_batch(module, output) else output
         return mean.reshape(-1, mean.shape[-1]).t()[:, None, None, :]
 
+    def sample_inputs(self, module: nn.Module, layer_input: Tensor) -> Tensor:
+        """The mean over the positions of each input."""
+        batched = layer_input if self.has_batch(module, layer_input) else layer_input[None]
+        return batched.reshape(len(batched), -1, batched.shape[-1]).mean(1)
+
 
 @dataclass(frozen=True, eq=False)
 class Layer:
@@ -214,6 +235,16 @@ class Layer:
     def samples(self, output: Tensor) -> int:
         """How many samples an output holds."""
         return output.shape[0] if self.kind.has_batch(self.module, output) else 1
+
+    def reorganise_input(self, layer_input: Tensor) -> Tensor:
+        """The input as the predictor sees it, `(in, 1, height, width)`: its mean over the batch."""
+        reorganised = self.kind.reorganise_input(self.module, layer_input)
+        if reorganised.dim() != 4 or reorganised.shape[1] != 1:
+            raise ValueError(
+                f"layer {self.name!r}: {type(self.kind).__name__}.reorganise_input gave shape "
+                f"{tuple(reorganised.shape)}; expected (in, 1, height, width)"
+            )
+        return reorganised
 
     def reorganise(self, output: Tensor) -> Tensor:
         """The output as the predictor sees it, `(out, 1, height, width)`: its mean over the batch."""

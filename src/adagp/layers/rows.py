@@ -1,6 +1,7 @@
 """Rows: one layer's gradient as matrices with a row per output unit, and a running mean of them."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -25,41 +26,49 @@ class Rows(NamedTuple):
         return Rows(self.weight.clone(), None if self.bias is None else self.bias.clone())
 
 
+@dataclass
+class _Mean:
+    """The running mean of one layer's true gradient, and how many it has seen."""
+
+    rows: Rows
+    count: int = 1
+
+
 class RunningRows:
     """The running mean of each layer's true gradient; with decay 0 it is just the last one."""
 
     def __init__(self, decay: float) -> None:
         """`decay` is the weight of the past; the first values are averaged evenly."""
         self._decay = decay
-        self._rows: dict[str, Rows] = {}
-        self._count: dict[str, int] = {}
+        self._means: dict[str, _Mean] = {}
 
     def get(self, layer: str) -> Rows | None:
         """The mean itself, not a copy; None before the first true gradient."""
-        return self._rows.get(layer)
+        mean = self._means.get(layer)
+        return None if mean is None else mean.rows
 
-    def add(self, truths: Mapping[str, Rows]) -> None:
+    def add(self, true_grads: Mapping[str, Rows]) -> None:
         """Move the means towards the true gradients of these layers."""
         moves: dict[float, tuple[list[Tensor], list[Tensor]]] = {}
-        for layer, truth in truths.items():
-            count = self._count.get(layer, 0)
-            self._count[layer] = count + 1
-            if count == 0:
-                self._rows[layer] = truth.clone()
+        for layer, true_grad in true_grads.items():
+            mean = self._means.get(layer)
+            if mean is None:
+                self._means[layer] = _Mean(true_grad.clone())
                 continue
-            kept, new = moves.setdefault(max(1 - self._decay, 1 / (count + 1)), ([], []))
-            kept += self._rows[layer].blocks()
-            new += truth.blocks()
+            mean.count += 1
+            kept, new = moves.setdefault(max(1 - self._decay, 1 / mean.count), ([], []))
+            kept += mean.rows.blocks()
+            new += true_grad.blocks()
         for weight, (kept, new) in moves.items():
             torch._foreach_lerp_(kept, new, weight)
 
     def state_dict(self) -> dict[str, Any]:
-        """The means and how many batches each stands for."""
-        return {"rows": {name: rows.blocks() for name, rows in self._rows.items()}, "count": dict(self._count)}
+        """The mean of each layer, and how many batches it stands for."""
+        return {name: {"rows": mean.rows.blocks(), "count": mean.count} for name, mean in self._means.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave."""
-        self._rows = {
-            name: Rows(blocks[0], (blocks[1:] or [None])[0]).clone() for name, blocks in state["rows"].items()
+        self._means = {
+            name: _Mean(Rows(saved["rows"][0], (saved["rows"][1:] or [None])[0]).clone(), saved["count"])
+            for name, saved in state.items()
         }
-        self._count = dict(state["count"])

@@ -1,21 +1,20 @@
-"""Predictors: turn a layer's pooled activations into rows of its weight gradient, without a backward pass."""
+"""Predictors: turn what a batch shows of a layer into rows of its weight gradient, without a backward pass."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
-from adagp.predictors.interface import Features, Predictor, TrainingExample
+from adagp.predictors.interface import Features, FeatureSpec, Pooling, Predictor, TrainingExample
 from adagp.predictors.network import GradientNetwork
 from adagp.predictors.paper import PaperPredictor
-from adagp.predictors.pooling import BatchSum, SumLayout
 from adagp.predictors.trusted import TrustedPredictor
 
 __all__ = [
-    "BatchSum",
+    "FeatureSpec",
     "Features",
     "GradientNetwork",
     "PaperPredictor",
+    "Pooling",
     "Predictor",
-    "SumLayout",
     "TrainingExample",
     "TrustedPredictor",
     "build",

@@ -1,29 +1,76 @@
-"""What the engine asks of a predictor, and what it gives it."""
+"""What the engine asks of a predictor, and what a predictor asks of the engine."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from adagp.layers import Layer
-from adagp.layers.rows import Rows
-from adagp.predictors.pooling import BatchSum
-from adagp.quality import GradientAlignment
+from adagp.layers import Layer, Rows
+from adagp.quality import GradientAlignment, mean_absolute_percentage_errors
 
 
 @dataclass(frozen=True)
-class Features:
-    """What a predictor knows of one layer in one batch."""
+class Pooling:
+    """How a layer's input or output is reduced: averaged over the batch, then over the cells of a grid.
 
-    output: Tensor
-    """The reorganised output, averaged over the batch and pooled: `(out, features)`, at the layer's own scale."""
+    Attributes:
+        grid: Positions are averaged to `grid x grid` cells.
+        samples: Average at most this many samples of a batch, evenly spread, instead of all. Of outputs with more than
+            256 positions fewer are read, down to a quarter.
+    """
 
-    @staticmethod
-    def mean(parts: Sequence["Features"]) -> "Features":
-        """The mean over several calls of one layer in a batch: a reused weight, or accumulated micro-batches."""
-        return parts[0] if len(parts) == 1 else Features(torch.stack([part.output for part in parts]).mean(0))
+    grid: int = 4
+    samples: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be pooled to."""
+        if self.grid < 1:
+            raise ValueError(f"grid = {self.grid}: must be at least 1")
+        if self.samples is not None and self.samples < 1:
+            raise ValueError(f"samples = {self.samples}: must be at least 1, or None for the whole batch")
+
+
+@dataclass(frozen=True)
+class FeatureSpec:
+    """What a predictor needs to know of a layer in a batch. Nothing else is computed.
+
+    Attributes:
+        output: The pooled output of the layer.
+        input: The pooled input of the layer.
+        loss_grad: The gradient of the loss at the model's output. It is how a predictor sees labels.
+        weighted_input: The layer's inputs, each sample weighted by its own gradient of the loss at the model's output.
+    """
+
+    output: Pooling | None = None
+    input: Pooling | None = None
+    loss_grad: bool = False
+    weighted_input: bool = False
+
+    @property
+    def needs_loss_grad(self) -> bool:
+        """Whether the gradient of the loss at the model's output must be computed, in GP too."""
+        return self.loss_grad or self.weighted_input
+
+
+class Features(NamedTuple):
+    """What a predictor knows of one layer in one batch, over all calls, micro-batches and ranks.
+
+    A field is None unless the predictor's `FeatureSpec` asks for it.
+
+    Attributes:
+        output: `(out, grid x grid)`, the mean over the batch.
+        input: `(in, grid x grid)`, the mean over the batch.
+        loss_grad: `(model outputs,)`, summed over samples and positions as a gradient is; the same for all layers.
+        weighted_input: `(model outputs, in)`: the sum over samples of their `loss_grad` times their input, which is
+            averaged over positions. For a last Linear layer this is its weight gradient.
+    """
+
+    output: Tensor | None = None
+    input: Tensor | None = None
+    loss_grad: Tensor | None = None
+    weighted_input: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -42,25 +89,33 @@ class TrainingExample:
     true_grad: Rows
     squares: tuple[float, ...]
 
+    def compare(self, predicted: Rows | None) -> GradientAlignment:
+        """How a prediction aligns with the true gradient; None predicts nothing. A missing bias is not compared."""
+        blocks = self.true_grad.blocks()
+        guesses = [torch.zeros_like(block) for block in blocks] if predicted is None else predicted.blocks()
+        pairs = [(guess.flatten(), block.flatten()) for guess, block in zip(guesses, blocks, strict=False)]
+        guess, true = (torch.cat(side) for side in zip(*pairs, strict=True))
+        return GradientAlignment(
+            dot=float(guess @ true),
+            predicted_square=float(guess @ guess),
+            true_square=sum(self.squares[: len(pairs)]),
+            count=true.numel(),
+            mape=mean_absolute_percentage_errors([guess], [true])[0],
+        )
+
 
 class Predictor(Protocol):
     """What the engine asks of a predictor."""
+
+    @property
+    def needs(self) -> FeatureSpec:
+        """The features it is given. Read once, when it is attached."""
 
     def attach(self, layers: Sequence[Layer]) -> None:
         """Size everything for these layers. Called once, before anything else."""
 
     def layers_to_train_on(self) -> Collection[str]:
         """The layers whose features it wants in the next batch with a backward; of the others it gets the gradient."""
-
-    def summarize(self, layer: Layer, output: Tensor) -> BatchSum:
-        """Reduce an output to what must be kept. Called inside the forward hook, where every operation is slow.
-
-        `SumLayout.of(layer, output).sum_samples(output)` does it; layouts are worth keeping while outputs are alike.
-        Autograd and autocast are as the user's forward has them: detach, and make no product in low precision.
-        """
-
-    def pool(self, sums: Sequence[tuple[Layer, BatchSum]]) -> list[Features]:
-        """Reduce the sums of several layers to features. Called before the sums take noticeable memory."""
 
     def predict(self, requests: Sequence[tuple[Layer, Features]]) -> Iterator[Rows | None]:
         """Rows for each of these layers, in order; None where the prediction is not worth applying.

@@ -7,23 +7,34 @@ layers use its first units (ADA-GP, section 3.6).
 
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from adagp.layers import Layer
-from adagp.layers.rows import Rows
+from adagp.layers import Layer, Rows
 from adagp.predictors.grid_convolution import GridConvolution
-from adagp.predictors.interface import Features, TrainingExample
-from adagp.predictors.pooling import BatchSum, SumLayout, stack_feature_maps
+from adagp.predictors.interface import Features, FeatureSpec, Pooling, TrainingExample
 from adagp.quality import GradientAlignment, mean_absolute_percentage_errors
 
-_MANY_POSITIONS = 256
 _MAPE_ROWS = 8
 _MAPE_EVERY = 8
-_MOST_LAYOUTS = 4096  # sentences come in many lengths
+
+
+@dataclass
+class _LayerRecord:
+    """What the network keeps of one layer.
+
+    Attributes:
+        mean_squares: The running mean square of each block of its true gradient; empty before the first.
+        mape: The last MAPE that was measured; 1 is that of no prediction at all.
+        examples: The number of examples it was trained on.
+    """
+
+    mean_squares: list[float] = field(default_factory=list)
+    mape: float = 1.0
+    examples: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,22 +86,19 @@ class GradientNetwork:
         """
         if layers_per_step is not None and layers_per_step < 1:
             raise ValueError("layers_per_step: must be at least 1, or None for all layers")
-        if samples is not None and samples < 1:
-            raise ValueError("samples: must be at least 1, or None for the whole batch")
+        self.needs = FeatureSpec(output=Pooling(grid, samples))
         self._grid, self._channels, self._lr = grid, channels, lr
         self._milestones, self._gamma = list(milestones), gamma
         self._predict_bias, self._layers_per_step = predict_bias, layers_per_step
-        self._samples, self._literal, self._seed = samples, literal, seed
+        self._literal, self._seed = literal, seed
         self._turn = 0
-        self._mean_squares: dict[str, list[float]] = {}
-        self._mapes: dict[str, float] = {}
-        self._example_counts: dict[str, int] = {}
-        self._layouts: dict[tuple[str, torch.Size, tuple[int, ...], torch.dtype], SumLayout] = {}
+        self._records: dict[str, _LayerRecord] = {}
 
     def attach(self, layers: Sequence[Layer]) -> None:
         """Size the last layer by the largest `fan_in`, with unit 0 for biases."""
         device = layers[0].weight.device
         self._names = [layer.name for layer in layers]
+        self._records = {name: _LayerRecord() for name in self._names}
         features = self._grid * self._grid * self._channels
         units = 1 + max(layer.fan_in for layer in layers)
         with torch.random.fork_rng(devices=[]):
@@ -114,40 +122,13 @@ class GradientNetwork:
         order = random.Random(f"{self._seed} {rounds}").sample(self._names, count)
         return set(order[place * few : (place + 1) * few])
 
-    def summarize(self, layer: Layer, output: Tensor) -> BatchSum:
-        """Sum some samples of the output, or all."""
-        if torch.compiler.is_compiling():
-            return SumLayout.of(layer, output, self._most_samples(layer, output)).sum_samples(output)
-        form = (layer.name, output.shape, output.stride(), output.dtype)
-        layout = self._layouts.get(form)
-        if layout is None:
-            if len(self._layouts) >= _MOST_LAYOUTS:
-                self._layouts.clear()
-            layout = self._layouts[form] = SumLayout.of(layer, output, self._most_samples(layer, output))
-        return layout.sum_samples(output)
-
-    def pool(self, sums: Sequence[tuple[Layer, BatchSum]]) -> list[Features]:
-        """Pool the reorganised means to the grid."""
-        features: dict[int, Features] = {}
-        for places, maps in stack_feature_maps(sums):
-            pooled = nn.functional.adaptive_avg_pool2d(maps, self._grid).flatten(2)
-            features |= zip(places, map(Features, pooled), strict=True)
-        return [features[place] for place in range(len(sums))]
-
-    def _most_samples(self, layer: Layer, output: Tensor) -> int | None:
-        """Fewer of large maps, whose positions are averaged too: reading them is what a GP batch costs most."""
-        if self._samples is None or not output.numel():
-            return self._samples
-        positions = output[0].numel() // layer.out
-        enough = self._samples * _MANY_POSITIONS // max(positions, 1)
-        return max(1, self._samples // 4, min(self._samples, enough))
-
     def _inputs(self, features: Sequence[Features]) -> Tensor:
         """The pooled outputs of all these layers, stacked, each normalised to unit RMS: layer scales differ widely."""
-        pooled = torch.cat([part.output for part in features])
+        outputs = [part.output for part in features if part.output is not None]
+        pooled = torch.cat(outputs)
         if not self._literal:
-            rows = torch.tensor([len(part.output) for part in features], device=pooled.device)
-            norms = torch.stack(torch._foreach_norm([part.output for part in features]))
+            rows = torch.tensor([len(output) for output in outputs], device=pooled.device)
+            norms = torch.stack(torch._foreach_norm(outputs))
             scales = (norms / (rows * self._grid**2).float().sqrt()).clamp(min=1e-12)
             pooled = pooled / scales.repeat_interleave(rows, output_size=len(pooled))[:, None]
         return pooled
@@ -169,7 +150,7 @@ class GradientNetwork:
         if self._literal:
             return [1.0, 1.0]
         now = _mean_squares(layer, squares) or [0.0, 0.0]
-        known = self._mean_squares.get(layer.name, now)
+        known = self._records[layer.name].mean_squares or now
         return [(past or present) ** 0.5 for past, present in zip(known, now, strict=False)]
 
     def predict_scaled(
@@ -242,7 +223,7 @@ class GradientNetwork:
             square,
             true_square=sum(example.squares[:blocks]),
             count=layer.out * (layer.fan_in + self._has_bias(layer)),
-            mape=self._mapes.get(layer.name, 1.0),
+            mape=self._records[layer.name].mape,
         )
 
     def _work(
@@ -270,25 +251,27 @@ class GradientNetwork:
         self, examples: Sequence[TrainingExample], parts: Sequence[Tensor], bases: Mapping[str, Rows]
     ) -> None:
         """MAPE of each weight, on a few rows in every eighth example: a running figure needs no more."""
-        names, predicted, true = [], [], []
+        records, predicted, true = [], [], []
         for example, hidden in zip(examples, parts, strict=True):
-            name, layer = example.layer.name, example.layer
-            self._example_counts[name] = self._example_counts.get(name, 0) + 1
-            if (self._example_counts[name] - 1) % _MAPE_EVERY:
+            layer, record = example.layer, self._records[example.layer.name]
+            record.examples += 1
+            if (record.examples - 1) % _MAPE_EVERY:
                 continue
             pick = slice(None, None, -(-layer.out // _MAPE_ROWS))
-            base = bases.get(name)
+            base = bases.get(layer.name)
             sample = None if base is None else Rows(base.weight[pick], None)
-            names.append(name)
+            records.append(record)
             predicted.append(self._rows(layer, hidden[pick], sample, self._scales(layer)).weight.flatten())
             true.append(example.true_grad.weight[pick].flatten())
-        if names:
-            self._mapes.update(zip(names, mean_absolute_percentage_errors(predicted, true), strict=True))
+        if records:
+            for record, mape in zip(records, mean_absolute_percentage_errors(predicted, true), strict=True):
+                record.mape = mape
 
     def _follow_scale(self, example: TrainingExample) -> None:
         new = _mean_squares(example.layer, example.squares)
-        old = self._mean_squares.get(example.layer.name, new)
-        self._mean_squares[example.layer.name] = [0.9 * a + 0.1 * b for a, b in zip(old, new, strict=True)]
+        record = self._records[example.layer.name]
+        old = record.mean_squares or new
+        record.mean_squares = [0.9 * a + 0.1 * b for a, b in zip(old, new, strict=True)]
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, Adam, its learning-rate schedule, and the scales."""
@@ -297,9 +280,7 @@ class GradientNetwork:
             "last": self._last.clone(),
             "optimizer": self._optimizer.state_dict(),
             "scheduler": {"last_epoch": self._scheduler.last_epoch},
-            "mean_squares": {name: list(values) for name, values in self._mean_squares.items()},
-            "mapes": dict(self._mapes),
-            "examples": dict(self._example_counts),
+            "layers": {name: asdict(record) for name, record in self._records.items()},
             "options": self._options(),
             "turn": self._turn,
         }
@@ -326,8 +307,7 @@ class GradientNetwork:
         groups = [group | {"fused": self._fused} for group in state["optimizer"]["param_groups"]]
         self._optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
         self._scheduler.last_epoch = state["scheduler"]["last_epoch"]
-        self._mean_squares = {name: list(values) for name, values in state["mean_squares"].items()}
-        self._mapes, self._example_counts = dict(state["mapes"]), dict(state["examples"])
+        self._records = {name: _LayerRecord(**record) for name, record in state["layers"].items()}
         self._turn = state["turn"]
 
 

@@ -4,13 +4,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from adagp.layers import Layer
 from adagp.layers.rows import MEAN_DECAY, Rows, RunningRows
 from adagp.predictors.interface import Features, TrainingExample
 from adagp.predictors.network import GradientNetwork
-from adagp.predictors.pooling import BatchSum
 from adagp.quality import GradientAlignment
 
 
@@ -34,6 +32,7 @@ class TrustedPredictor:
             trust_rate: How far one BP batch moves a layer's trust, per unit of cosine.
         """
         self._network = network or GradientNetwork(samples=16, layers_per_step=4)
+        self.needs = self._network.needs
         self._means = RunningRows(mean_decay)
         self._trust_rate = trust_rate
         self._trust: dict[str, float] = {}
@@ -41,18 +40,11 @@ class TrustedPredictor:
     def attach(self, layers: Sequence[Layer]) -> None:
         """Size the network."""
         self._network.attach(layers)
+        self._trust = {layer.name: 0.0 for layer in layers}
 
     def layers_to_train_on(self) -> Collection[str]:
         """The layers the network learns from."""
         return self._network.layers_to_train_on()
-
-    def summarize(self, layer: Layer, output: Tensor) -> BatchSum:
-        """The sum the network needs."""
-        return self._network.summarize(layer, output)
-
-    def pool(self, sums: Sequence[tuple[Layer, BatchSum]]) -> list[Features]:
-        """The features the network needs."""
-        return self._network.pool(sums)
 
     def predict(self, requests: Sequence[tuple[Layer, Features]]) -> Iterator[Rows | None]:
         """The trusted share of mean and correction; None where there is no trust at all."""

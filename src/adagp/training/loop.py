@@ -324,7 +324,7 @@ class Run:
 
     def _contradiction(self, state: dict[str, Any]) -> str | None:
         """What cannot be true of a state of this run, each part of which has the right form."""
-        step, records, tally = state["gp"]["step_index"], state["records"], state["tally"]
+        step, records, tally = state["gp"]["progress"]["step_index"], state["records"], state["tally"]
         if step > self.total_steps or len(records) > self.total_epochs:
             return f"it is at batch {step} after {len(records)} epochs of {self.total_steps} and {self.total_epochs}"
         kinds = set(KINDS)

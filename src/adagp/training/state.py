@@ -114,17 +114,19 @@ def rows_fault(state: Any, layers: Mapping[str, Sequence[Any]], place: str = "")
     """What is wrong with the rows that sources and predictors remember for these layers (rows, row length, kind)."""
     if not isinstance(state, dict):
         return None
-    if {"rows", "count"} <= state.keys():
-        for name in {*state["rows"], *state["count"]}:
-            blocks = state["rows"].get(name, [])
-            sizes = [list(block.shape) for block in blocks]
-            if name not in layers or name not in state["count"]:
-                return f"{place}.rows has a foreign '{name}'"
-            wanted = [list(layers[name][:2]), [layers[name][0], 1]]
-            if not sizes or sizes != wanted[: len(sizes)]:
-                return f"{place}.rows.{name} does not fit its layer"
-    inner = (rows_fault(value, layers, f"{place}.{name}" if place else str(name)) for name, value in state.items())
-    return next((problem for problem in inner if problem), None)
+    for name, value in state.items():
+        inner = f"{place}.{name}" if place else str(name)
+        if isinstance(value, dict) and value.keys() == {"rows", "count"}:
+            if name not in layers:
+                return f"{place} has a foreign '{name}'"
+            sizes = [list(block.shape) for block in value["rows"]]
+            if not sizes or sizes != [list(layers[name][:2]), [layers[name][0], 1]][: len(sizes)]:
+                return f"{inner}.rows does not fit its layer"
+            continue
+        problem = rows_fault(value, layers, inner)
+        if problem:
+            return problem
+    return None
 
 
 def _is_count(value: Any) -> bool:
@@ -179,20 +181,16 @@ def _is_times(value: Any) -> bool:
 
 _FIGURES = dict.fromkeys(("cosine", "norm_ratio", "mse", "mape", "trust", "batches"), _is_number)
 _quality = _each(_dict(**_FIGURES))
+_running_rows = _each(_dict(rows=_list(_is_matrix), count=_is_count))
 _GROWN: dict[str, _Check] = {
     "recipe": lambda found: isinstance(found, dict),
     "counts": _each(_is_count),
-    "count": _each(_is_count),
-    "examples": _each(_is_count),
-    "mapes": _each(_is_number),
-    "trust": _each(_is_number),
-    "dropped": _each(_is_text),
-    "called": _list(_is_text),
-    "stop_on_nonfinite": lambda found: found is None or type(found) is bool,
+    "checks_finite": lambda found: found is None or type(found) is bool,
     "order": lambda found: found is None or _list(_is_text)(found),
-    "mean_squares": _each(lambda found: _list(_is_number)(found) and 1 <= len(found) <= 2),
-    "rows": _each(_list(_is_matrix)),
-    "quality": _quality,
+    "mean_squares": lambda found: _list(_is_number)(found) and len(found) <= 2,
+    "means": _running_rows,
+    "sources.last": _running_rows,
+    "sources.mean": _running_rows,
     "schedule.layers": _each(_running),
     "overall": _running,
     "log": _list(_is_text),

@@ -1,16 +1,59 @@
-"""The forward hooks: of covered layers, of the first forward, and around a bug of torch."""
+"""The forward hooks: of covered layers, of the model, of the first forward, and around a bug of torch."""
 
-from typing import Any
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from adagp._engine.attachment import Attachment
 from adagp.layers import Layer
+
+logger = logging.getLogger("adagp")
+
+
+class Listener(Protocol):
+    """The batch that hooks report to."""
+
+    @property
+    def cuts_graph(self) -> bool:
+        """Whether some parameters do not require grad because of the plan."""
+
+    def on_layer_output(self, layer: Layer, layer_input: Any, output: Any) -> Tensor | None:
+        """Take the output of a covered layer; what is returned stands in for it."""
+
+    def on_model_call(self) -> None:
+        """The model's forward begins."""
+
+    def on_model_output(self, output: Any) -> Tensor | None:
+        """Take the output of the model; what is returned stands in for it."""
+
+
+@dataclass
+class Current:
+    """What is going on now, as the hooks see it; none of it is saved.
+
+    Attributes:
+        batch: The open batch, if any.
+        is_compiled: Whether the forward is compiled: hooks must then do the same in every batch of a phase.
+        call_order: The modules with parameters in the order in which the first batch called them.
+        warned: The warnings that were logged, by a key.
+    """
+
+    batch: Listener | None = None
+    is_compiled: bool = False
+    call_order: dict[str, None] = field(default_factory=dict)
+    warned: set[str] = field(default_factory=set)
+
+    def warn_once(self, key: str, message: str, *arguments: object) -> None:
+        """Log a warning unless one with this key was logged before."""
+        if key not in self.warned:
+            self.warned.add(key)
+            logger.warning(message, *arguments)
 
 
 class _Hook:
-    """Copies of a model (deepcopy, pickle) carry its hooks along, without effect."""
+    """A hook without effect in copies of the model (deepcopy, pickle), which carry its hooks along."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Hook":
         return self
@@ -19,35 +62,60 @@ class _Hook:
         return _NoHook, ()
 
 
-class Hook(_Hook):
-    """The forward hook of one layer."""
+class LayerHook(_Hook):
+    """The forward hook of one covered layer."""
 
-    def __init__(self, attached: Attachment, layer: Layer) -> None:
-        """Serve the batch that is open, if any."""
-        self._attached, self._layer = attached, layer
+    def __init__(self, current: Current, layer: Layer) -> None:
+        """Report to the batch that is open, if any."""
+        self._current, self._layer = current, layer
 
     def __call__(self, module: nn.Module, inputs: Any, named: dict[str, Any], output: Any) -> Tensor | None:
-        """Show the output to the open batch; what is returned takes its place."""
-        if self._attached.open_batch is not None and module is self._layer.module:
+        """Show the output to the open batch; what is returned stands in for it."""
+        if self._current.batch is not None and module is self._layer.module:
             if torch.compiler.is_compiling():
-                self._attached.is_compiled = True
-            return self._attached.open_batch.on_layer_output(
-                self._layer, inputs[0] if inputs else named.get("input"), output
-            )
+                self._current.is_compiled = True
+            return self._current.batch.on_layer_output(self._layer, inputs[0] if inputs else named.get("input"), output)
+        return None
+
+
+class ModelCallHook(_Hook):
+    """A pre-hook of the model, for predictors that ask for the gradient of the loss at its output."""
+
+    def __init__(self, current: Current, model: nn.Module) -> None:
+        """Report to the batch that is open, if any."""
+        self._current, self._model = current, model
+
+    def __call__(self, module: nn.Module, inputs: Any) -> None:
+        """Say that the forward begins."""
+        if self._current.batch is not None and module is self._model:
+            self._current.batch.on_model_call()
+
+
+class ModelOutputHook(_Hook):
+    """The forward hook of the model, for predictors that ask for the gradient of the loss at its output."""
+
+    def __init__(self, current: Current, model: nn.Module) -> None:
+        """Report to the batch that is open, if any."""
+        self._current, self._model = current, model
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Tensor | None:
+        """Show the output to the open batch; what is returned stands in for it."""
+        if self._current.batch is not None and module is self._model:
+            return self._current.batch.on_model_output(output)
         return None
 
 
 class OrderHook(_Hook):
     """A pre-hook that notes when a module is first called in a batch."""
 
-    def __init__(self, attached: Attachment, name: str, module: nn.Module) -> None:
+    def __init__(self, current: Current, name: str, module: nn.Module) -> None:
         """`name` is the module's."""
-        self._attached, self._name, self._module = attached, name, module
+        self._current, self._name, self._module = current, name, module
 
     def __call__(self, module: nn.Module, inputs: Any) -> None:
         """Note the name, once."""
-        if self._attached.open_batch is not None and module is self._module:
-            self._attached.call_order.setdefault(self._name)
+        if self._current.batch is not None and module is self._module:
+            self._current.call_order.setdefault(self._name)
 
 
 class GroupNormHook(_Hook):
@@ -57,15 +125,15 @@ class GroupNormHook(_Hook):
     as after a predicted prefix. Here such an input needs one, at the price of one small gradient.
     """
 
-    def __init__(self, attached: Attachment) -> None:
+    def __init__(self, current: Current) -> None:
         """Serve the batch that is open, if any."""
-        self._attached = attached
+        self._current = current
 
     def __call__(
         self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """The inputs to use instead, or None for the same."""
-        batch = self._attached.open_batch
+        batch = self._current.batch
         if batch is None or not batch.cuts_graph or not torch.is_grad_enabled():
             return None
         if torch.compiler.is_compiling():  # a tensor inside a compiled graph cannot be made to need a gradient

@@ -1,57 +1,195 @@
-"""Records what the forward of a batch shows to the predictor."""
+"""Records what the passes of a batch show to the predictor: only what it asked for."""
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from adagp._engine.attachment import Attachment
+from adagp._engine.capture.grad_output import deliver_grad_output
+from adagp._engine.capture.pooling import BatchSum, Pooler
+from adagp._engine.layer_batch import LayerBatch
 from adagp.layers import Layer
-from adagp.predictors import BatchSum, Features
+from adagp.predictors import FeatureSpec
 
 _SUMS_SHARE = 1 / 16
-"""Memory that sums may take before they are pooled, as a share of the largest output so far."""
+"""Memory that sums may take before they are pooled, as a share of the largest tensor so far."""
+
+Result = TypeVar("Result")
+Timed = Callable[[Callable[[], Result]], Result]
+"""Does the predictor's work on its clock."""
 
 
-class ActivationRecorder:
-    """Sums the outputs of a batch in its forward hooks, one by one, and pools several sums at once."""
+@dataclass(frozen=True)
+class Poolers:
+    """How a predictor wants outputs and inputs to be pooled; None where it does not."""
 
-    def __init__(self, attached: Attachment) -> None:
-        """Nothing is recorded before the first forward."""
-        self._attached = attached
+    output: Pooler | None = None
+    input: Pooler | None = None
+
+    @staticmethod
+    def of(needs: FeatureSpec) -> "Poolers":
+        """The poolers of what a predictor needs."""
+        return Poolers(
+            output=None if needs.output is None else Pooler(needs.output, Layer.reorganise),
+            input=None if needs.input is None else Pooler(needs.input, Layer.reorganise_input),
+        )
+
+
+class _Queue:
+    """Sums tensors in the forward hooks of a batch, one by one, and pools several sums at once."""
+
+    def __init__(self, pooler: Pooler, pools_at_once: bool) -> None:
+        self._pooler, self._pools_at_once = pooler, pools_at_once
         self._sums: list[tuple[Layer, BatchSum]] = []
-        self._sums_bytes = self._largest_output = 0
-        self.features: dict[str, list[Features]] = {}
-        """The features of each layer, call by call."""
+        self._homes: list[list[Tensor]] = []
+        self._bytes = self._largest = 0
 
-    def record(self, layer: Layer, output: Tensor) -> None:
-        """Sum an output, and pool the sums so far where they would take noticeable memory."""
-        attached = self._attached
-        assert attached.predictor is not None
-        batch_sum = attached.timed(partial(attached.predictor.summarize, layer, output))
+    def add(self, layer: Layer, tensor: Tensor, home: list[Tensor]) -> None:
+        """Sum a tensor, and pool the sums so far where they would take noticeable memory; `home` gets the result."""
+        batch_sum = self._pooler.sum_samples(layer, tensor)
         if torch.compiler.is_compiling():  # it arranges the work itself
-            self._sums.append((layer, batch_sum))
-            self._pool()
+            self._append(layer, batch_sum, home)
+            self.flush()
             return
-        self._largest_output = max(self._largest_output, output.nbytes)
-        if self._sums_bytes + batch_sum.nbytes > self._largest_output * _SUMS_SHARE:
-            self._pool()
+        self._largest = max(self._largest, tensor.nbytes)
+        if self._bytes + batch_sum.nbytes > self._largest * _SUMS_SHARE:
+            self.flush()
+        self._append(layer, batch_sum, home)
+        self._bytes += batch_sum.nbytes
+        if self._pools_at_once or not batch_sum.is_copy or self._bytes > self._largest * _SUMS_SHARE:
+            self.flush()
+
+    def _append(self, layer: Layer, batch_sum: BatchSum, home: list[Tensor]) -> None:
         self._sums.append((layer, batch_sum))
-        self._sums_bytes += batch_sum.nbytes
-        if attached.immediate or not batch_sum.is_copy or self._sums_bytes > self._largest_output * _SUMS_SHARE:
-            self._pool()
+        self._homes.append(home)
+
+    def flush(self) -> None:
+        """Pool what is waiting."""
+        if not self._sums:
+            return
+        for home, pooled in zip(self._homes, self._pooler.pool(self._sums), strict=True):
+            home.append(pooled)
+        self._sums, self._homes, self._bytes = [], [], 0
 
     def end_forward(self) -> None:
         """Pool what is left."""
-        self._pool()
-        self._largest_output = 0
+        self.flush()
+        self._largest = 0
 
-    def _pool(self) -> None:
-        attached = self._attached
-        if not self._sums:
-            return
-        assert attached.predictor is not None
-        pooled = attached.timed(partial(attached.predictor.pool, self._sums))
-        for (layer, _), features in zip(self._sums, pooled, strict=True):
-            self.features.setdefault(layer.name, []).append(features)
-        self._sums, self._sums_bytes = [], 0
+
+@dataclass
+class _ModelCall:
+    """One call of the model: the inputs of its layers by sample, and the gradient of the loss at its output."""
+
+    inputs: list[tuple[LayerBatch, Tensor]] = field(default_factory=list)
+    leaf: Tensor | None = None
+    """The output in GP, where the graph begins: it reaches from here to the loss."""
+    loss_grad: Tensor | None = None
+
+
+class Recorder:
+    """Records the features of one batch."""
+
+    def __init__(self, needs: FeatureSpec, poolers: Poolers, pools_at_once: bool, timed: Timed[Any]) -> None:
+        """Nothing is recorded before the first forward.
+
+        Args:
+            needs: What the predictor asked for.
+            poolers: How it wants tensors to be pooled.
+            pools_at_once: Whether features are needed while the forward is still running.
+            timed: Does the predictor's work on its clock.
+        """
+        self._needs, self._timed = needs, timed
+        self._outputs = None if poolers.output is None else _Queue(poolers.output, pools_at_once)
+        self._inputs = None if poolers.input is None else _Queue(poolers.input, pools_at_once)
+        self._calls: list[_ModelCall] = []
+
+    def record(self, entry: LayerBatch, layer_input: Any, output: Tensor) -> None:
+        """Record one call of a layer."""
+        self._timed(partial(self._record, entry, layer_input, output))
+
+    def _record(self, entry: LayerBatch, layer_input: Any, output: Tensor) -> None:
+        layer = entry.layer
+        if self._outputs is not None:
+            self._outputs.add(layer, output, entry.outputs)
+        if self._inputs is not None:
+            self._inputs.add(layer, _tensor(layer, layer_input), entry.inputs)
+        if self._needs.weighted_input and self._calls:
+            samples = layer.kind.sample_inputs(layer.module, _tensor(layer, layer_input).detach())
+            self._calls[-1].inputs.append((entry, samples.float()))
+
+    def begin_model_call(self) -> None:
+        """Keep the inputs of this call's layers together."""
+        self._calls.append(_ModelCall())
+
+    def end_model_call(self, output: Any, has_graph: bool) -> Tensor:
+        """Take the model's output; what is returned stands in for it, so that the loss's gradient arrives here."""
+        if not isinstance(output, Tensor):
+            raise TypeError(
+                f"the model returned {type(output).__name__}, not a tensor, and the predictor asks for the gradient of "
+                "the loss at its output: return one tensor, or use another predictor"
+            )
+        call = self._calls[-1]
+        if has_graph:
+
+            def arrived(_: Tensor, grad_output: Tensor) -> None:
+                call.loss_grad = grad_output.float()
+
+            return deliver_grad_output(output, output.new_empty(0), arrived)
+        call.leaf = output.detach().requires_grad_()
+        return call.leaf
+
+    def differentiate(self, loss: Tensor) -> None:
+        """In GP: find the gradient of a loss at the model's outputs, through the graph of the loss alone."""
+        calls = [call for call in self._calls if call.leaf is not None]
+        leaves = [call.leaf for call in calls if call.leaf is not None]
+        if leaves and loss.requires_grad:
+            grads = torch.autograd.grad(loss, leaves, allow_unused=True)
+            for call, grad in zip(calls, grads, strict=True):
+                call.loss_grad = None if grad is None else grad.float()
+        for call in calls:
+            call.leaf = None
+
+    def end_forward(self) -> None:
+        """Say that the forward of a micro-batch is over."""
+        self._timed(self._end_forward)
+
+    def _end_forward(self) -> None:
+        for queue in (self._outputs, self._inputs):
+            if queue is not None:
+                queue.end_forward()
+
+    def weigh_inputs(self, grad_scale: float) -> Tensor | None:
+        """Weigh the inputs by the gradient of the loss at the model's output, and return it: `(model outputs,)`.
+
+        Args:
+            grad_scale: The factor by which a GradScaler multiplied the loss.
+        """
+        total: Tensor | None = None
+        for call in self._calls:
+            if call.loss_grad is None:
+                continue
+            grads = call.loss_grad / grad_scale
+            by_sample = grads.reshape(len(grads), -1, grads.shape[-1]).sum(1)
+            total = by_sample.sum(0) if total is None else total + by_sample.sum(0)
+            for entry, samples in call.inputs:
+                if len(samples) != len(by_sample):
+                    raise ValueError(
+                        f"layer {entry.layer.name!r} had {len(samples)} samples where the model's output has "
+                        f"{len(by_sample)}, so they cannot be weighted by its gradient: exclude the layer"
+                    )
+                entry.weighted_inputs.append(by_sample.t() @ samples)
+        self._calls.clear()
+        return total
+
+
+def _tensor(layer: Layer, layer_input: Any) -> Tensor:
+    if not isinstance(layer_input, Tensor):
+        raise TypeError(
+            f"layer {layer.name!r} was called without a tensor as its first input, and the predictor asks for it: "
+            "exclude the layer"
+        )
+    return layer_input

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from adagp import AdaGP, Phase, schedules
+from adagp._engine.capture.pooling import BatchSum, Pooler, SumLayout, stack_feature_maps
 from adagp.layers import Layer, LayerKind
 from adagp.layers.coverage import find_layers
 from adagp.layers.rows import Rows
-from adagp.predictors import BatchSum, Features, GradientNetwork, PaperPredictor, SumLayout, TrustedPredictor
-from adagp.predictors.pooling import stack_feature_maps
+from adagp.predictors import Features, PaperPredictor, Pooling, TrustedPredictor
 from tests.nets import equal_parameters, look, sgd
 
 KINDS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
@@ -82,10 +82,11 @@ def test_layers_alike_are_reorganised_together_and_none_is_mixed_up() -> None:
     found, _ = find_layers(model, model.parameters())
     made = [torch.randn(6, 4, 5, 5), torch.randn(6, 4), torch.randn(6, 4, 5, 5), torch.randn(8, 4, 5, 5)]
     predictor = PaperPredictor(samples=3)
-    sums = [(layer, predictor.summarize(layer, output)) for layer, output in zip(found, made, strict=True)]
+    pooler = Pooler(Pooling(4, 3), Layer.reorganise)
+    sums = [(layer, pooler.sum_samples(layer, output)) for layer, output in zip(found, made, strict=True)]
     assert [places for places, _ in stack_feature_maps(sums)] == [[0, 2, 3], [1]]
-    for one, layer, output in zip(predictor.pool(sums), found, made, strict=True):
-        assert torch.equal(one.output, look(predictor, layer, output).output)
+    for one, layer, output in zip(pooler.pool(sums), found, made, strict=True):
+        assert torch.equal(one, look(predictor, layer, output).output)
 
 
 def test_an_output_of_another_form_is_read_anew() -> None:
@@ -161,7 +162,7 @@ def test_a_kind_may_do_what_it_likes_with_the_mean(name: str, dtype: torch.dtype
 def test_an_output_without_a_batch_is_not_copied() -> None:
     layer = gate(lambda module, output: output.mean(1).t()[:, None, None, :], batched=False)
     output = torch.randn(5, 3, 4)  # time first
-    batch_sum = PaperPredictor().summarize(layer, output)
+    batch_sum = Pooler(Pooling(), Layer.reorganise).sum_samples(layer, output)
     assert batch_sum.total.data_ptr() == output.data_ptr()
     assert not batch_sum.is_copy
     features = look(PaperPredictor(grid=1), layer, output).output
@@ -178,7 +179,7 @@ def test_a_single_sample_is_seen_before_an_activation_can_overwrite_it() -> None
         gp = AdaGP(model, sgd(model), schedules.always_backprop(), "paper")
         with gp.batch() as batch:
             batch.backward(model(torch.randn(1, 2, 9, 9)).mean())
-        features.append(batch._recorder.features["2"][0].output)
+        features.append(batch._layers["2"].outputs[0])
     assert torch.equal(*features)
 
 
@@ -202,7 +203,7 @@ def test_a_layer_without_trust_is_left_alone_and_not_even_looked_at(immediate: b
         model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
         predictor = _LastLayerTrusted()
         gp = AdaGP(model, sgd(model), schedules.fixed(1, 2), predictor, immediate=immediate)
-        gp._attached.is_compiled = is_compiled
+        gp._current.is_compiled = is_compiled
         looked = []
         for step in range(6):
             before = [parameter.detach().clone() for parameter in model.parameters()]
@@ -214,7 +215,7 @@ def test_a_layer_without_trust_is_left_alone_and_not_even_looked_at(immediate: b
                 moved = [not torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True)]
                 assert moved == [False, False, True, True]
             if batch.plan.phase is Phase.GP:
-                looked.append(set(batch._recorder.features))
+                looked.append({name for name, entry in batch._layers.items() if entry.outputs})
         assert gp.counts() == {"backprop": 8, "predicted": 2, "skip": 2}
         assert predictor.requests == {"2"}
         return model, looked
@@ -227,14 +228,14 @@ def test_a_layer_without_trust_is_left_alone_and_not_even_looked_at(immediate: b
 
 
 def test_layouts_of_many_shapes_are_kept_but_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adagp.predictors.network._MOST_LAYOUTS", 3)
+    monkeypatch.setattr("adagp._engine.capture.pooling._MOST_LAYOUTS", 3)
     module = nn.Linear(3, 4)
-    layer, predictor = layer_of(module), PaperPredictor()
+    layer, pooler = layer_of(module), Pooler(Pooling(), Layer.reorganise)
     for length in (1, 2, 1, 2, 3, 4, 5, 1):
         output = torch.randn(6, length, 4)
         expected = nn.functional.adaptive_avg_pool2d(output.mean(0).t()[None, :, None], 4)[0].flatten(1)
-        assert torch.allclose(look(predictor, layer, output).output, expected, atol=1e-6)
-        assert len(predictor._layouts) <= 3
+        assert torch.allclose(pooler.pool([(layer, pooler.sum_samples(layer, output))])[0], expected, atol=1e-6)
+        assert len(pooler._layouts) <= 3
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
@@ -263,13 +264,13 @@ def test_sums_never_take_more_than_a_share_of_the_largest_output(size: int, monk
     model = nn.Sequential(*(nn.Conv2d(4, 4, 3, padding=1) for _ in range(40)))
     gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), "paper")
     taken: list[list[int]] = []
-    pool = GradientNetwork.pool
+    pool = Pooler.pool
 
-    def watched(self: GradientNetwork, sums: Sequence[tuple[Layer, BatchSum]]) -> list[Features]:
+    def watched(self: Pooler, sums: Sequence[tuple[Layer, BatchSum]]) -> list[Tensor]:
         taken.append([batch_sum.nbytes for _, batch_sum in sums])
         return pool(self, sums)
 
-    monkeypatch.setattr(GradientNetwork, "pool", watched)
+    monkeypatch.setattr(Pooler, "pool", watched)
     x = torch.randn(size, 4, 8, 8)
     for _ in range(2):
         gp.step(lambda: model(x).square().mean())

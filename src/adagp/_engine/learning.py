@@ -1,0 +1,90 @@
+"""What is learned from the true gradients of a batch."""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+
+from adagp._engine.capture.hooks import Current
+from adagp._engine.coverage import drop
+from adagp._engine.layer_batch import LayerBatch
+from adagp._engine.progress import Progress
+from adagp._engine.setup import Setup
+from adagp.layers import Rows
+from adagp.predictors import Features, TrainingExample
+from adagp.quality import GradientAlignment
+
+
+def name_layers_without_gradient(
+    progress: Progress, current: Current, layers: Iterable[LayerBatch], step: int, ran_own_backward: bool
+) -> None:
+    """Name the layers whose source waited for a backward, and got nothing.
+
+    Args:
+        progress: Gets to know which layers have run.
+        current: Warns.
+        layers: The layers of the batch.
+        step: The batch's step.
+        ran_own_backward: Whether the backward was ours. Another may leave the exact gradients for later.
+    """
+    for entry in layers:
+        layer, so_far = entry.layer, progress.layers[entry.layer.name]
+        if entry.spec.needs_grad_output:
+            if layer.bias is not None and not layer.bias.requires_grad:
+                layer.bias.grad = None  # a frozen bias: the graph was cut there anyway, so nobody looked
+            if not entry.has_run and not so_far.has_run:
+                drop(
+                    progress,
+                    layer,
+                    f"its module was not called at step {step}: either it was not reached, or its weight is used "
+                    "without calling it, where no source can stand in; it is trained exactly from now on",
+                )
+        waits = entry.spec.needs_grad_output or (entry.spec.needs_graph and ran_own_backward)
+        if waits and entry.has_run and layer.weight.grad is None:
+            current.warn_once(
+                f"no gradient at {layer.name}",
+                "layer %r ran at step %d but no gradient came to its output, so %r had nothing to give and its weight "
+                "was left alone: does the loss depend on it, and did a backward reach it?",
+                layer.name,
+                step,
+                entry.spec.name,
+            )
+        so_far.has_run |= entry.has_run
+
+
+def find_true_grads(setup: Setup, progress: Progress, layers: Iterable[LayerBatch]) -> dict[str, Rows]:
+    """The true rows of every layer that backpropagation served."""
+    true_grads: dict[str, Rows] = {}
+    for entry in layers:
+        rows = entry.layer.gradient() if entry.spec.needs_graph else None
+        if rows is None:
+            continue
+        if setup.depends_on_calls and not entry.has_run:
+            drop(progress, entry.layer, "its weight is used without calling the module, so its output is never seen")
+            continue
+        true_grads[entry.layer.name] = rows
+    return true_grads
+
+
+def teach(
+    setup: Setup,
+    progress: Progress,
+    features: Mapping[str, Features],
+    true_grads: Mapping[str, Rows],
+    squares: Mapping[str, tuple[float, ...]],
+) -> dict[str, GradientAlignment]:
+    """Show the true gradients to the sources that remember and to the predictor; record its quality."""
+    for source in setup.sources.values():
+        if source.spec.remembers:
+            source.learn(true_grads)
+    if setup.predictor is None or not true_grads:
+        return {}
+    examples = [
+        TrainingExample(setup.by_name[name], features.get(name), rows, squares[name])
+        for name, rows in true_grads.items()
+    ]
+    with torch.enable_grad():
+        alignments = setup.predictor.learn(examples)
+    for name, alignment in alignments.items():
+        layer = progress.layers[name]
+        layer.quality = layer.quality.after(alignment, setup.predictor.trust(name))
+    return alignments

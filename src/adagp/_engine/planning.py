@@ -1,0 +1,54 @@
+"""The plan of the next batch, and the task of every layer under it."""
+
+import re
+
+from adagp._engine.coverage import active_layers
+from adagp._engine.progress import Progress
+from adagp._engine.setup import Setup
+from adagp.schedules import Phase, Plan, ResolvedPlan, resolve
+
+
+def next_plan(setup: Setup, progress: Progress) -> Plan:
+    """The plan of the next batch; asking changes nothing."""
+    if progress.falls_back:
+        return Plan(Phase.BP, "backprop", note="fallback")
+    plan = setup.schedule(progress.step_index)
+    if setup.schedule.wants_order and plan.overrides:  # what would be cut is only known after a first forward
+        return Plan(Phase.BP, "backprop", note="first forward")
+    return plan
+
+
+def resolve_plan(setup: Setup, progress: Progress, plan: Plan) -> ResolvedPlan:
+    """The task of every covered layer under a plan, checked; a layer that is frozen now has none."""
+    active = [layer.name for layer in active_layers(setup, progress)]
+    resolved = resolve(
+        plan,
+        active,
+        sources={name: source.spec for name, source in setup.sources.items()},
+        uncovered=setup.reasons.keys() - setup.by_name.keys(),
+        resting=setup.by_name.keys() - set(active),
+        has_predictor=setup.predictor is not None,
+        step=progress.step_index,
+    )
+    _refuse_layers(setup, resolved, progress.step_index)
+    return resolved
+
+
+def _refuse_layers(setup: Setup, resolved: ResolvedPlan, step: int) -> None:
+    """A source may not be able to serve a layer."""
+    reasons: dict[str, str] = {}
+    for name, task in resolved.tasks.items():
+        reason = setup.sources[task.source.name].refuse(setup.by_name[name])
+        if not reason and task.source.needs_grad_output and name in setup.shared:
+            reason = (
+                f"{task.source.name} sees one module's share of the gradient, and a parameter of layer {name!r} "
+                "belongs to another module too: give it another source"
+            )
+        if reason:
+            reasons[name] = reason
+    if reasons:
+        pattern = "|".join(f"^{re.escape(name)}$" for name in reasons)
+        raise ValueError(
+            f"the plan of step {step} asks for what a source cannot do: {next(iter(reasons.values()))}; "
+            f"to leave all such layers exact, give AdaGP (and schedules.layer_names) exclude={pattern!r}"
+        )

@@ -1,0 +1,80 @@
+"""What is saved of an `AdaGP`, and how it is taken over."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from adagp._engine.progress import Progress
+from adagp._engine.setup import Setup
+
+_FORMAT = 4
+
+
+def save(setup: Setup, progress: Progress) -> dict[str, Any]:
+    """Everything needed to resume, in plain types and tensors, so that it loads with `weights_only=True`."""
+    state = {
+        "format": _FORMAT,
+        "setup": _description(setup),
+        "layers": _shapes(setup),
+        "progress": progress.state_dict(),
+        "predictor": None if setup.predictor is None else setup.predictor.state_dict(),
+        "sources": {name: source.state_dict() for name, source in setup.sources.items()},
+        "schedule": setup.schedule.state_dict(),
+    }
+    return copy.deepcopy(state)  # a snapshot: training goes on in place
+
+
+def load(setup: Setup, state: Mapping[str, Any]) -> Progress:
+    """Take over what `save` gave, and return the progress.
+
+    Raises:
+        ValueError: When the saved model or set-up differs from this one; the message says in what.
+    """
+    _refuse_foreign(setup, state)
+    progress = Progress.of(state["progress"])
+    if setup.predictor is not None:
+        setup.predictor.load_state_dict(state["predictor"])
+    for name, source in setup.sources.items():
+        source.load_state_dict(state["sources"][name])
+    setup.schedule.load_state_dict(state["schedule"])
+    return progress
+
+
+def _description(setup: Setup) -> dict[str, str]:
+    """The parts of the set-up that a saved state must match."""
+    return {
+        "predictor": type(setup.predictor).__name__,
+        "schedule": type(setup.schedule).__name__,
+        "sources": ", ".join(f"{name}{source.options()}" for name, source in sorted(setup.sources.items())),
+    }
+
+
+def _shapes(setup: Setup) -> dict[str, list[Any]]:
+    """The rows of every layer: their number, their length, and how they were cut from the weight."""
+    return {layer.name: [layer.out, layer.fan_in, type(layer.kind).__name__] for layer in setup.layers}
+
+
+def _refuse_foreign(setup: Setup, state: Mapping[str, Any]) -> None:
+    if "format" not in state:
+        raise ValueError(f"this is no AdaGP state: its keys are {sorted(map(str, state))[:8]}")
+    if state["format"] != _FORMAT:
+        raise ValueError(
+            f"the AdaGP state has format {state['format']}, this version reads {_FORMAT}: load it with the version "
+            "that wrote it"
+        )
+    here = _shapes(setup)
+    saved = {name: list(shape) for name, shape in state["layers"].items()}
+    if here != saved:
+        names = sorted(name for name in {*here, *saved} if here.get(name) != saved.get(name))
+        first = names[0]
+        raise ValueError(
+            f"the state is of another model: {len(names)} layers differ, the first is {first!r} "
+            f"(saved rows {saved.get(first)}, here {here.get(first)}); load it into the model it was saved from, "
+            "in the same memory format"
+        )
+    for part, wanted in _description(setup).items():
+        if state["setup"].get(part) != wanted:
+            raise ValueError(
+                f"the state was saved with another {part} ({state['setup'].get(part)}, here {wanted}): "
+                "build AdaGP with the same one"
+            )

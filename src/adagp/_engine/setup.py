@@ -1,0 +1,266 @@
+"""What `AdaGP` was attached to: found and checked once, and never changed."""
+
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from adagp import predictors, schedules
+from adagp import sources as known_sources
+from adagp._engine.capture.recorder import Poolers
+from adagp.distributed.ranks import Ranks, refuse_sharded, unwrap
+from adagp.layers import Layer
+from adagp.layers.coverage import find_layers, present_coverage, shared_layers, uncovered_parameters
+from adagp.predictors import FeatureSpec, Predictor
+from adagp.schedules import Plan, Schedule
+from adagp.sources import Source
+
+logger = logging.getLogger("adagp")
+
+_LOW_COVERAGE = 0.5
+"""Share of the trained parameters below which attaching warns."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of an `AdaGP`; see its arguments."""
+
+    immediate: bool = False
+    skip_forward: bool = False
+    stop_on_nonfinite: bool | None = None
+    timer: Callable[[], float] | None = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The model, its layers, and what supplies their gradients.
+
+    Attributes:
+        model: The user's own module, inside DistributedDataParallel too.
+        given_model: What the user calls: `model`, or DistributedDataParallel around it.
+        optimizer: Steps the model's parameters.
+        schedule: Says for each step which source supplies each layer.
+        predictor: Predicts gradients; None where nothing does.
+        sources: Every source that the schedule may ask for, by name.
+        layers: The layers that could be covered.
+        reasons: For every module with parameters the reason why it is not covered; empty for `layers`.
+        uncovered: The parameters that belong to no layer, each with the name of its module.
+        shared: The layers that have a parameter which another module owns too.
+        ranks: The processes that train the same model.
+        poolers: How the predictor wants tensors to be pooled.
+        options: How the user wants it all to run.
+    """
+
+    model: nn.Module
+    given_model: nn.Module
+    optimizer: Optimizer
+    schedule: Schedule
+    predictor: Predictor | None
+    sources: Mapping[str, Source]
+    layers: tuple[Layer, ...]
+    reasons: Mapping[str, str]
+    uncovered: tuple[tuple[str, nn.Parameter], ...]
+    shared: frozenset[str]
+    ranks: Ranks
+    poolers: Poolers
+    options: Options
+
+    @cached_property
+    def by_name(self) -> dict[str, Layer]:
+        """The layers by name."""
+        return {layer.name: layer for layer in self.layers}
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where all layers are."""
+        return self.layers[0].weight.device
+
+    @cached_property
+    def needs(self) -> FeatureSpec:
+        """What the predictor asks for."""
+        return FeatureSpec() if self.predictor is None else self.predictor.needs
+
+    @cached_property
+    def learns(self) -> bool:
+        """Whether anything learns from true gradients."""
+        return self.predictor is not None or any(source.spec.remembers for source in self.sources.values())
+
+    @cached_property
+    def depends_on_calls(self) -> bool:
+        """Whether anything depends on modules being called, which a weight used functionally is not."""
+        return self.predictor is not None or any(
+            source.spec.uses_activations and not source.spec.needs_graph for source in self.sources.values()
+        )
+
+    def parameters(self) -> list[nn.Parameter]:
+        """All parameters that the optimizer holds now."""
+        return _held(self.optimizer)
+
+    def group_norms(self) -> Iterator[nn.Module]:
+        """All GroupNorm modules."""
+        return (module for module in self.model.modules() if isinstance(module, nn.GroupNorm))
+
+    def name_of(self, parameter: nn.Parameter) -> str:
+        """What messages call a parameter."""
+        names = (name for name, one in self.model.named_parameters() if one is parameter)
+        name = next(names, None)
+        return "a parameter that is not the model's" if name is None else f"parameter {name!r}"
+
+
+def set_up(
+    model: nn.Module,
+    optimizer: Optimizer,
+    schedule: Schedule | Callable[[int], Plan],
+    predictor: str | Predictor | None,
+    sources: Mapping[str, Source],
+    include: str | None,
+    exclude: str | None,
+    options: Options,
+) -> Setup:
+    """Find the layers, build what supplies their gradients, and check that everything fits together.
+
+    The arguments are those of `AdaGP`.
+    """
+    _refuse_other_kinds(model, optimizer, schedule, predictor)
+    refuse_sharded(model)
+    own = unwrap(model)
+    layers, reasons = _find(own, optimizer, include, exclude)
+    known = schedule if isinstance(schedule, Schedule) else schedules.from_function(schedule)
+    built = predictors.build(predictor) if isinstance(predictor, str) else predictor
+    if built is not None:
+        built.attach(layers)
+    setup = Setup(
+        model=own,
+        given_model=model,
+        optimizer=optimizer,
+        schedule=known,
+        predictor=built,
+        sources=known_sources.build(known.sources, built, sources),
+        layers=tuple(layers),
+        reasons=reasons,
+        uncovered=tuple(uncovered_parameters(own, layers)),
+        shared=frozenset(shared_layers(own, layers)),
+        ranks=Ranks(model),
+        poolers=Poolers.of(FeatureSpec() if built is None else built.needs),
+        options=options,
+    )
+    _refuse_what_cannot_work(setup)
+    if known.sources - {"backprop"}:
+        _warn_of_low_coverage(setup)
+    if built is not None and "predicted" not in known.sources:
+        logger.info("no plan asks for predictions: the predictor only watches; predictor=None saves its cost")
+    return setup
+
+
+def _held(optimizer: Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _find(
+    model: nn.Module, optimizer: Optimizer, include: str | None, exclude: str | None
+) -> tuple[list[Layer], dict[str, str]]:
+    optimized = _held(optimizer)
+    trained = {id(parameter) for parameter in optimized}
+    if not any(id(parameter) in trained for parameter in model.parameters()):
+        raise ValueError(
+            "the optimizer holds none of the model's parameters: build it from model.parameters(), "
+            "after moving the model to its device"
+        )
+    layers, reasons = find_layers(model, optimized, include, exclude)
+    if not layers:
+        coverage = present_coverage(model, optimized, layers, reasons)
+        raise ValueError(
+            f"the model has no layer that adagp can cover:\n{coverage}\nregister its layer types with layers.register"
+        )
+    return layers, reasons
+
+
+def _refuse_what_cannot_work(setup: Setup) -> None:
+    options = setup.options
+    devices = {layer.weight.device for layer in setup.layers}
+    if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise ValueError(f"the model's layers are on several devices ({names}): one AdaGP serves one device")
+    if isinstance(setup.optimizer, torch.optim.LBFGS) and (options.immediate or options.skip_forward):
+        raise ValueError(
+            "LBFGS evaluates the loss several times a step, with all gradients: use immediate=False and "
+            "skip_forward=False"
+        )
+    if options.immediate and setup.shared:
+        first = next(layer.name for layer in setup.layers if layer.name in setup.shared)
+        raise ValueError(
+            f"immediate=True: a parameter of layer {first!r} belongs to another module too, and what is "
+            "used twice cannot change between its uses: use immediate=False"
+        )
+    if options.immediate and setup.needs.needs_loss_grad:
+        raise ValueError(
+            "immediate=True: the predictor asks for the gradient of the loss at the model's output, which is known "
+            "only after the forward: use immediate=False"
+        )
+
+
+def _warn_of_low_coverage(setup: Setup) -> None:
+    """Say at once where most of the model cannot take part: nothing else in training would show it."""
+    coverage = present_coverage(setup.model, setup.parameters(), setup.layers, setup.reasons)
+    if coverage.share >= _LOW_COVERAGE or not any(row.trained for row in coverage.rows):
+        return
+    gaps = ", ".join(f"{row.layer!r} ({row.kind}, {row.trained:,})" for row in coverage.largest_gaps())
+    logger.warning(
+        "only %.1f %% of the trained parameters are covered; all others rest in GP, the largest of them in %s: "
+        "gp.coverage() gives the reasons, adagp.layers.register adds a layer type",
+        100 * coverage.share,
+        gaps,
+    )
+
+
+def _refuse_other_kinds(model: object, optimizer: object, schedule: object, predictor: object) -> None:
+    """Name an argument that is not what it should be before something deep inside does."""
+    if hasattr(model, "_orig_mod"):
+        raise ValueError("model is already compiled: attach AdaGP to the plain module first, then torch.compile it")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model = {model!r}: give a torch.nn.Module, and the optimizer after it")
+    if not hasattr(optimizer, "param_groups"):  # some that wrap another are no torch.optim.Optimizer themselves
+        raise TypeError(f"optimizer = {optimizer!r}: give the torch.optim optimizer of the model's parameters")
+    kind = next((kind for kind in type(optimizer).__mro__ if kind.__module__.split(".")[0] == "opacus"), None)
+    if kind is not None:
+        raise ValueError(
+            f"optimizer = {kind.__module__}.{kind.__name__}: it adds noise to clipped per-sample gradients, and a "
+            "prediction carries no privacy guarantee: train without AdaGP, or without differential privacy"
+        )
+    if not callable(schedule):
+        raise TypeError(f"schedule = {schedule!r}: give one of adagp.schedules, or a function from a step to its Plan")
+    try:
+        inspect.signature(schedule).bind(0)
+    except ValueError:
+        pass  # a callable written in C may tell nothing about its arguments
+    except TypeError:
+        raise TypeError(
+            f"schedule = {schedule!r}: it must be callable as schedule(step); did you pass a factory such as "
+            "schedules.fixed without calling it?"
+        ) from None
+    if isinstance(predictor, type):
+        raise TypeError(f"predictor = {predictor!r}: give an object, not its class")
+    if predictor is not None and not isinstance(predictor, str):
+        missing = [name for name in _PREDICTOR_PARTS if not hasattr(predictor, name)]
+        if missing:
+            raise TypeError(
+                f"predictor = {predictor!r}: it has no {', '.join(missing)}; adagp.predictors.Predictor says what each "
+                "is for"
+            )
+
+
+_PREDICTOR_PARTS = (
+    "needs",
+    "attach",
+    "layers_to_train_on",
+    "predict",
+    "learn",
+    "trust",
+    "state_dict",
+    "load_state_dict",
+)

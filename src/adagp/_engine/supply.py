@@ -1,0 +1,54 @@
+"""Lets a source write the gradients of its layers."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from adagp._engine.finite import is_finite, suspects
+from adagp.layers import Layer
+from adagp.sources import GradientRequest, Source
+
+logger = logging.getLogger("adagp")
+
+
+def write_gradients(
+    source: Source, requests: Sequence[GradientRequest], timed: Callable[[Callable[[], None]], Any], step: int
+) -> bool:
+    """Put what a source gives into the `.grad` of these layers.
+
+    Args:
+        source: The source.
+        requests: What is asked of it, layer by layer.
+        timed: Does the predictor's work on its clock.
+        step: The batch's step, for messages.
+
+    Returns:
+        Whether all of it is finite. If not, nothing of it is left.
+    """
+    if source.spec.needs_forward:  # where the forward did not come by, there is nothing to give
+        for request in requests:
+            request.layer.assign(None)
+        requests = [request for request in requests if request.samples]
+
+    def write() -> None:
+        for request, rows in zip(requests, source.gradients(requests), strict=True):
+            request.layer.assign(rows)
+
+    if source.spec.needs_output and requests:
+        timed(write)
+    else:
+        write()
+    return source.always_finite or _all_finite(source, [request.layer for request in requests], step)
+
+
+def _all_finite(source: Source, layers: Sequence[Layer], step: int) -> bool:
+    given = [(layer, part.grad) for layer in layers for part in layer.parameters() if part.grad is not None]
+    broken = [given[index] for index in suspects([grad for _, grad in given])]
+    name = next((layer.name for layer, grad in broken if not is_finite(grad)), None)
+    if name is None:
+        return True
+    what = "prediction" if source.spec.needs_output else f"gradient from {source.spec.name!r}"
+    logger.warning("step %d: the %s for layer %r is not finite", step, what, name)
+    for layer in layers:
+        layer.assign(None)
+    return False
