@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from adagp import AdaGP, NonFiniteError, Phase, Plan, schedules
+from adagp.predictors import FeatureSpec, Pooling
 from benchmarks.distributed import own_messages
 from tests.nets import batches, build, loss_of, sgd
 from tests.ranks import logged, on_ranks
+from tests.watcher import Watcher
 
 
 def train(rank: int, count: int, predictor: str, immediate: bool, adaptive: bool) -> dict[str, Any]:
@@ -44,12 +46,41 @@ def test_ranks_stay_identical_through_a_mix_of_phases(predictor: str, immediate:
         assert (a == b).all()
 
 
+NEEDS = FeatureSpec(output=Pooling(2), input=Pooling(2), loss_grad=True, weighted_input=True)
+
+
+def watch(rank: int, count: int, phase: str) -> list[dict[str, list[Any]]]:
+    """What a predictor is shown on this rank, whose share of the batch is its own."""
+    model = DistributedDataParallel(build())
+    return watched(model, phase, *(part.chunk(count)[rank] for part in batches(1)[0]))
+
+
+def watched(model: nn.Module, phase: str, x: Tensor, y: Tensor) -> list[dict[str, list[Any]]]:
+    model.eval()  # batch norm would see each share alone
+    watcher = Watcher(NEEDS)
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1) if phase == "GP" else schedules.always_backprop(), watcher)
+    gp.step(lambda: loss_of(model, x, y))
+    return [{name: [part.numpy() for part in features] for name, features in seen.items()} for seen in watcher.seen]
+
+
+@pytest.mark.parametrize("phase", ["GP", "BP"])
+def test_all_ranks_see_the_features_of_the_whole_batch(phase: str) -> None:
+    one, two = on_ranks(2, watch, phase)
+    (whole,) = watched(build(), phase, *batches(1)[0])
+    for seen in (one[0], two[0]):
+        assert seen.keys() == whole.keys()
+        for name, features in seen.items():
+            for mine, wanted in zip(features, whole[name], strict=True):
+                assert abs(mine - wanted).max() < 1e-6, name
+    assert all((a == b).all() for name in one[0] for a, b in zip(one[0][name], two[0][name], strict=True))
+
+
 def one_is_compiled(rank: int, count: int, immediate: bool) -> dict[str, Any]:
     """Compiled forwards record every layer, whichever the predictor asks for; the messages must stay the same."""
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(*(nn.Linear(4, 4) for _ in range(6))))
     gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), immediate=immediate)
-    gp._attached.is_compiled = rank == 0
+    gp._current.is_compiled = rank == 0
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(rank))
     for _ in range(6):
         gp.step(lambda: model(x).square().mean())
@@ -178,7 +209,7 @@ def overflow(rank: int, count: int) -> dict[str, Any]:
     for step, (x, y) in enumerate(batches(3, seed=rank)):
         with gp.batch(scaler=scaler) as batch:
             batch.backward(loss_of(model, x, y))
-            weight = gp._attached.by_name["3"].weight
+            weight = gp._setup.by_name["3"].weight
             assert weight.grad is not None
             if rank == 1 and step == 1:
                 weight.grad.fill_(float("inf"))
