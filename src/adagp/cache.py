@@ -13,7 +13,7 @@ _LOG = logging.getLogger(__name__)
 def cache_folder() -> Path:
     """ADAGP_CACHE, or adagp in the user's cache folder, or a private temporary folder for a user without a home.
 
-    A folder that is named is taken as it is; whoever writes to it reports what is wrong with it.
+    A folder that is named is taken as it is; the first write to it reports what is wrong.
     """
     named = os.environ.get("ADAGP_CACHE")
     if named:

@@ -85,7 +85,7 @@ def _claimed(descriptor: int) -> Iterator[None]:
 def remove_leftovers(folder: Path, name: str | None = None) -> None:
     """Remove what killed writes left in a folder, of the file `name` or of all; a write under way is left alone.
 
-    Where the system or the folder's disk has no locks, nothing can be told from a write under way, and all stays.
+    Where the system or the folder's disk has no locks, leftovers look like a write under way, and all of them stay.
     """
     stem = ".+" if name is None else re.escape(name)
     with contextlib.suppress(OSError):
@@ -139,7 +139,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """The text of a regular file in UTF-8, whatever the locale says.
+    """The text of a regular file in UTF-8, in every locale.
 
     Raises:
         OSError: When it is no regular file, or cannot be read.

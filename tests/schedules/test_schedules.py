@@ -111,7 +111,7 @@ def test_adaptive_doubts_what_it_cannot_tell_from_noise() -> None:
     for step in range(14, 100):
         true_grad = {"a": GradientAlignment(next(noise), 1.0, 1.0, 1, 0.0)}
         schedule.observe(step, {} if schedule(step).phase is Phase.GP else true_grad)
-    assert any("4:1 -> 3:1, predictions cannot be told from noise" in line for line in schedule.explain())
+    assert any("4:1 -> 3:1, predictions cannot be distinguished from noise" in line for line in schedule.explain())
 
 
 def test_adaptive_goes_on_from_its_saved_state() -> None:

@@ -2,7 +2,8 @@
 
 `__enter__`: the plan is in force, and the graph is cut where no task needs it. The user's forward runs; hooks call
 `on_layer_output`. `backward`: true gradients, where a task needs them. `__exit__`: every other source writes its
-layers' `.grad`, then whatever learns from true gradients does so. The user's optimizer steps.
+layers' `.grad`, then the predictor and the sources that remember learn from the true gradients. The user's optimizer
+steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -366,7 +367,7 @@ class Batch:
     def _stop_if_not_finite(self, squares: Mapping[str, tuple[float, ...]], supplied: Sequence[LayerBatch]) -> None:
         """Raise before anything is updated where a true gradient is not finite.
 
-        A scaler deals with that by itself, and so may whoever else ran the backward.
+        A GradScaler skips such a step by itself. So may another library, if it ran the backward.
         """
         parameters = self._setup.parameters()
         if self._checks_finite is None and self._macs:
@@ -418,7 +419,7 @@ class Batch:
 
 
 def _full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """No autocast inside: predictions are small sums of small numbers, whatever the user's forward runs in."""
+    """No autocast inside: predictions are sums of small numbers, also where the forward runs in half precision."""
     enabled = torch.is_autocast_enabled(device.type)
     return torch.autocast(device.type, enabled=False) if enabled else nullcontext()
 

@@ -1,4 +1,4 @@
-"""The engine: `AdaGP` stands beside a model and an optimizer and runs batches under the schedule's plans."""
+"""`AdaGP`: attaches to a model and an optimizer, and runs batches under the schedule's plans."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

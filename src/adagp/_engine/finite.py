@@ -21,7 +21,7 @@ class NonFiniteError(AdagpError, RuntimeError):
 
 
 def is_cheap(macs: int, parameters: Sequence[nn.Parameter]) -> bool:
-    """Whether looking at the gradients of these parameters costs little beside a forward of so much work."""
+    """Whether looking at the gradients of these parameters costs little compared with a forward of `macs`."""
     return macs >= _CHEAP_CHECK * sum(parameter.numel() for parameter in parameters)
 
 

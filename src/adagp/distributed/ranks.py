@@ -1,8 +1,8 @@
 """Ranks agree: what several processes that train one model must share so that they stay identical.
 
 DistributedDataParallel averages gradients in backward only. Where there is none, every rank must predict the same
-rows, so the small pooled outputs are averaged instead, in one message a batch. Where a plan mixes sources, its reducer
-must be told to expect parameters without a gradient, and what a source makes of a layer's error is averaged here.
+rows, so the small features are averaged instead, in one message a batch. Where a plan mixes sources, its reducer must
+expect parameters without a gradient, and what a source computes from a layer's `grad_output` is averaged here.
 """
 
 import logging

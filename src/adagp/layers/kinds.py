@@ -1,6 +1,6 @@
 """Layers: modules whose weight gradient `adagp` can supply, and how each type is seen as rows.
 
-A weight gradient is a matrix of *rows*, one per output unit and `fan_in` long, whatever the layer. A predictor
+A weight gradient is a matrix of *rows*, one per output unit and `fan_in` long, for every layer type. A predictor
 sees the layer's output reorganised to `(out, 1, height, width)`: averaged over the batch, with output units as the
 predictor's batch (ADA-GP, section 3.6). A `LayerKind` holds both views for one module type; `register` adds one.
 """
@@ -215,7 +215,7 @@ class Layer:
     def assign(self, rows: Rows | None) -> None:
         """Put rows, or None, into `.grad` with the type and memory layout of each parameter.
 
-        A frozen parameter gets None: the optimizer would move whatever has a gradient.
+        A frozen parameter gets None: the optimizer would move any parameter that has a gradient.
         """
         if rows is None or not self.weight.requires_grad:
             self.weight.grad = None

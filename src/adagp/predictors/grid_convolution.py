@@ -37,7 +37,7 @@ class GridConvolution(nn.Module):
             grad = (grad_hidden * (hidden > 0))[:, :-1].reshape(len(pooled), self._channels, self._positions)
             grad_matrix = torch.einsum("rp,rcq->cpq", pooled, grad).flatten(1)
             sums = grad.new_zeros(self._channels, 10).index_add_(1, self._taps.flatten(), grad_matrix)
-            # Fused optimizers read memory in order, whatever the strides.
+            # Fused optimizers read memory in order and ignore strides.
             self.weight.grad = sums[:, :9].contiguous().view(self.weight.shape)
             self.bias.grad = grad.sum((0, 2))
 

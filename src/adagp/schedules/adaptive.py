@@ -58,7 +58,7 @@ class Adaptive(Schedule):
         elif mean - error > 0:
             k, why = min(self._k + 1, self.max_k), "predictions point the right way"
         else:
-            k, why = max(self._k - 1, 0), "predictions cannot be told from noise"
+            k, why = max(self._k - 1, 0), "predictions cannot be distinguished from noise"
         if k != self._k:
             resting = sum(running.mean <= 0 for running in self._layers.values())
             self._log.append(
@@ -120,7 +120,7 @@ def adaptive(
     """A schedule that sets k:1 by the measured quality of the predictions.
 
     Every `patience` cycles it looks at the running cosine of the whole model's prediction with the true gradient, and
-    at its standard error. Clearly above 0: one GP batch more per BP batch, up to `max_k`. Not told from 0: one less.
+    at its standard error. Clearly above 0: one GP batch more per BP batch, up to `max_k`. Not clearly: one less.
     At or below 0: BP only, until it recovers; the predictor goes on learning meanwhile. A layer whose own running
     cosine is not positive rests (`skip`) in GP batches. `decay` weighs the past in the running figures.
     """

@@ -67,7 +67,7 @@ class Schedule:
         raise NotImplementedError
 
     def observe(self, step: int, alignments: Mapping[str, GradientAlignment]) -> None:
-        """Told after every batch how predictions align with true gradients; empty where there were none."""
+        """Called after every batch with how its predictions align with the true gradients; empty in GP."""
 
     @property
     def wants_order(self) -> bool:
@@ -75,7 +75,7 @@ class Schedule:
         return False
 
     def observe_order(self, names: Sequence[str]) -> None:
-        """Told after the first batch in which order the modules with parameters were called."""
+        """Take in the order in which the first batch called the modules with parameters."""
 
     def state_dict(self) -> dict[str, Any]:
         """What the schedule has learned, in plain types."""

@@ -24,7 +24,7 @@ _Line = tuple[int, list[str]]
 def from_table(text: str, layers: Sequence[str]) -> Schedule:
     """The schedule of a table; ValueError names the line that cannot be, why, and what to do.
 
-    Every batch is a BP batch, whatever its column says: modules without a source, such as norms, train on.
+    Every batch is a BP batch, even one without `backprop` in its column: norms and other uncovered modules train.
     """
     single = "is a single line: give the table itself, for example Path('mine.txt').read_text()"
     require(not text or "\n" in text, "table", single)

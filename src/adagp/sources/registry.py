@@ -58,10 +58,10 @@ def supplies(name: str) -> Callable[[SomeSource], SomeSource]:
 
 def build(names: frozenset[str], predictor: Predictor | None, given: Mapping[str, Source]) -> dict[str, Source]:
     """The source objects for these names, those `given` among them; ValueError for a name that is unknown."""
-    strangers = given.keys() - names
-    if strangers:
+    unknown = given.keys() - names
+    if unknown:
         asked = ", ".join(sorted(names))
-        raise ValueError(f"sources={sorted(strangers)}: no plan of the schedule asks for them, only for {asked}")
+        raise ValueError(f"sources={sorted(unknown)}: no plan of the schedule asks for them, only for {asked}")
     built: dict[str, Source] = {}
     for name in sorted(names):
         if name in given:

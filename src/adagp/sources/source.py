@@ -46,13 +46,13 @@ class Source:
         return ""
 
     def receive(self, layer: Layer, layer_input: Tensor, grad_output: Tensor) -> None:
-        """Given the layer's input and the gradient at its output where its spec `needs_grad_output`.
+        """Add to the layer's `.grad`, given its input and the gradient at its output.
 
-        Adds to the layer's `.grad`.
+        Called in backward if its spec `needs_grad_output`.
         """
 
     def learn(self, true_grads: Mapping[str, Rows]) -> None:
-        """Told every true gradient of a batch, by the layer's name, where its spec `remembers`."""
+        """Learn from the true gradients of a batch, by layer. Called if its spec `remembers`."""
 
     def state_dict(self) -> dict[str, Any]:
         """What the source remembers."""

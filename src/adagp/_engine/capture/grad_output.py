@@ -14,7 +14,7 @@ class _Deliver(torch.autograd.Function):
     """The identity, in place so that an in-place activation may follow.
 
     `_anchor` is a leaf that requires grad, so that the gradient comes this far even where nothing before the layer
-    needs one. Only a backward that accumulates into `.grad` reaches a leaf, whoever runs it; `torch.autograd.grad`, as
+    needs one. Only a backward that accumulates into `.grad` reaches a leaf, in any library; `torch.autograd.grad`, as
     in a gradient penalty, does not.
     """
 

@@ -187,7 +187,7 @@ def _maps(view: Callable[[Tensor], Tensor], tensor: Tensor, single: StridedShape
 
 
 def _is_block(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether entries of this shape fill one block of memory, in whatever order."""
+    """Whether entries of this shape fill one block of memory, in any order."""
     filled = 1
     for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size != 1):
         if stride != filled:
