@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from adagp import AdaGP, Phase, Plan, models, schedules
 from adagp.training.environment import describe
-from adagp.training.memory import peak_bytes
+from adagp.training.measure import peak_bytes
 
 NETWORKS = ("resnet20", "vgg13", "mobilenet_v2")
 LAYOUTS = ("channels-last", "contiguous")

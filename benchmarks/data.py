@@ -18,7 +18,8 @@ from PIL import Image
 from torch import nn
 
 from adagp import data, models
-from adagp.training.environment import cpu_threads, describe
+from adagp.training.environment import describe
+from adagp.training.measure import cpu_threads
 
 BUDGET = 0.05
 SIZE = 32

@@ -14,7 +14,8 @@ import torch
 
 from adagp.kernels import topk_backends
 from adagp.kernels.measure import BATCH_SIZE, LAYOUTS, TABLE_1, Timing, measure, shortfalls
-from adagp.training.environment import cpu_threads, describe
+from adagp.training.environment import describe
+from adagp.training.measure import cpu_threads
 
 
 def table(timings: Sequence[Timing]) -> str:

@@ -19,7 +19,7 @@ class Block(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {{name!r}} (blocked by the test)", name=name)
 sys.meta_path.insert(0, Block())
 """
-OTHERS = {*SOURCES, "click", "scipy", "pandas", "filelock"}
+OTHERS = {*SOURCES, "click", "pandas", "filelock"}
 
 
 def _run(code: str, others: set[str]) -> subprocess.CompletedProcess[str]:
@@ -41,7 +41,7 @@ def test_models_and_data_need_no_command_line_or_figures(module: str) -> None:
 
 def test_what_needs_no_torch_imports_without_it() -> None:
     modules = "files cache errors data.files data.vocabulary schedules accelerator report training.errors"
-    modules += " training.interrupt training.methods training.observers training.recipe"
+    modules += " training.methods training.recipe training.recipe_files training.run.session training.run.tensorboard"
     result = _run("".join(f"import adagp.{module}\n" for module in modules.split()), OTHERS | {"torch"})
     assert result.returncode == 0, result.stderr
 

@@ -39,7 +39,7 @@ USES = {
     "data": ["python", "-c", "from adagp import data; data.load('digits'); data.load('mnist5k')"],
     "report": ["python", "-c", "from adagp.report import panels; panels.viridis()"],
     "tasks": ["python", "-c", "import sacrebleu, faster_coco_eval"],
-    "tensorboard": ["python", "-c", "from adagp.training.tensorboard import TensorBoard; TensorBoard('events')"],
+    "tensorboard": ["python", "-c", "from adagp.training.run.tensorboard import TensorBoard; TensorBoard('events')"],
     "hardware": ["python", "-c", "from adagp.accelerator.rtl import checks, tools; print(tools.yosys_version())"],
     "all": ["adagp", "train", "--data", "digits", "--epochs", "1", "--train-limit", "64", "--out", "run"],
 }  # fmt: skip
@@ -138,7 +138,9 @@ def with_cli(wheel: Path, requirements: list[Requirement], tmp_path_factory: pyt
 
 
 def test_it_asks_for_torch_and_numpy_alone(requirements: list[Requirement]) -> None:
-    assert sorted(each.name for each in wanted(requirements, ())) == ["numpy", "torch"]
+    """What torch brings anyway may be asked for in a certain version."""
+    brought = {Requirement(each).name for each in distribution("torch").requires or () if "extra ==" not in each}
+    assert {each.name for each in wanted(requirements, ())} - brought == {"numpy", "torch"}
     assert "2.13.0" in next(each for each in requirements if each.name == "torch").specifier
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from adagp.training import checkpoint
+from adagp.training.run import checkpoint
 from fuzz.case import Case, Failed, Kind, Target
 from fuzz.commands import adagp, in_child, same, same_weights
 

@@ -19,6 +19,7 @@ SOURCES: Mapping[str, Source] = {
     "mlxtend": Source("mlxtend", "data"),
     "sklearn": Source("scikit-learn", "data"),
     "matplotlib": Source("matplotlib", "report"),
+    "scipy": Source("scipy", "report"),
     "sacrebleu": Source("sacrebleu", "tasks"),
     "faster_coco_eval": Source("faster-coco-eval", "tasks"),
     "tensorboard": Source("tensorboard", "tensorboard"),

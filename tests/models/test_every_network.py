@@ -11,7 +11,7 @@ from adagp.layers.coverage import find_layers
 from adagp.models import yolo
 from adagp.models.inception_v3 import classification_loss
 from adagp.models.transformer import PAD, Transformer
-from adagp.training.memory import peak_bytes
+from adagp.training.measure import peak_bytes
 
 Loss = Callable[[nn.Module], Tensor]
 

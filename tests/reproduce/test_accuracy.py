@@ -226,7 +226,7 @@ def test_the_line_printed_after_an_interrupt_is_complete(tmp_path: Path, monkeyp
     def interrupted(*args: Any, **named: Any) -> None:
         raise Interrupted(signal.SIGTERM)
 
-    monkeypatch.setattr("adagp.training.study.study", interrupted)
+    monkeypatch.setattr("adagp.training.comparison.run_all.run_all", interrupted)
     for words in (
         ["table2", *SHORT[2], "--full", "--kind", "paper", "--seeds", "4", "--out", str(tmp_path / "s")],
         ["predictor-quality", "--set", "epochs=1", "--method", "adagp-paper", "--threads", "1", "--out", "x"],

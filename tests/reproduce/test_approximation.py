@@ -109,7 +109,7 @@ def test_the_line_printed_after_an_interrupt_is_complete(tmp_path: Path, monkeyp
         raise Interrupted(signal.SIGINT)
 
     words = ["approximation-accuracy", "--tables", "2", *SMALL, "--threads", "1", "--out", str(tmp_path / "s")]
-    monkeypatch.setattr("adagp.training.study.study", interrupted)
+    monkeypatch.setattr("adagp.training.comparison.run_all.run_all", interrupted)
     done = call(*words)
     assert done.exit_code == 130
     again = shlex.split(done.stderr.splitlines()[-1])

@@ -1,23 +1,6 @@
-from pathlib import Path
-
 import pytest
 
-from adagp.training import Recipe, RecipeError, load_preset, load_recipe, preset_names
-from adagp.training.recipe import parse_assignment
-
-
-def test_every_preset_loads() -> None:
-    assert {"demo", "cifar10-resnet20-tuned", "cifar10-resnet20-paper"} <= set(preset_names())
-    for name in preset_names():
-        preset = load_preset(name)
-        assert preset.about
-        judged = {"bp", "topk"} if name == "approximation" else {"bp", "adagp", "skip"}
-        assert judged | {"short-bp"} <= set(preset.methods)
-
-
-def test_paper_preset_is_the_papers() -> None:
-    recipe = load_preset("cifar10-resnet20-paper").recipe
-    assert (recipe.optimizer, recipe.lr, recipe.momentum, recipe.lr_schedule) == ("sgd", 1e-3, 0.9, "plateau")
+from adagp.training import Recipe, RecipeError
 
 
 @pytest.mark.parametrize(
@@ -27,8 +10,8 @@ def test_paper_preset_is_the_papers() -> None:
         ({"data": "mnist"}, ["data", "mnist", "mnist5k"]),
         ({"method": "adapg"}, ["method", "adapg", "did you mean 'adagp'"]),
         ({"epochs": 0}, ["epochs", "at least 1"]),
-        ({"lr": -1.0}, ["lr", "positive"]),
-        ({"lr": float("nan")}, ["lr", "positive"]),
+        ({"lr": -1.0}, ["lr", "more than 0"]),
+        ({"lr": float("nan")}, ["lr", "more than 0"]),
         ({"lr": "fast"}, ["lr", "str", "float"]),
         ({"epochs": 1.5}, ["epochs", "float", "int"]),
         ({"augment": 1}, ["augment", "bool"]),
@@ -37,22 +20,22 @@ def test_paper_preset_is_the_papers() -> None:
         ({"train_limit": 10, "batch_size": 64}, ["train_limit", "batch_size", "no full batch"]),
         ({"predictor": "oracle"}, ["predictor", "oracle", "trusted"]),
         ({"method": "adagp-paper", "predictor": "trusted"}, ["predictor", "adagp-paper", "take method adagp"]),
-        ({"warmup_epochs": float("inf")}, ["warmup_epochs", "0 or more"]),
-        ({"warmup_epochs": float("nan")}, ["warmup_epochs", "0 or more"]),
+        ({"warmup_epochs": float("inf")}, ["warmup_epochs", "at least 0"]),
+        ({"warmup_epochs": float("nan")}, ["warmup_epochs", "at least 0"]),
         ({"rung_epochs": float("inf")}, ["rung_epochs", "more than 0"]),
         ({"rung_epochs": float("nan")}, ["rung_epochs", "more than 0"]),
         ({"batch_size": "abc", "train_limit": 100}, ["batch_size", "str", "int"]),
         ({"optimizer": "lion"}, ["optimizer", "sgd, adam, adamw"]),
-        ({"form": "imagenet"}, ["form", "imagenet", "none of cnn", "cifar"]),
+        ({"form": "imagenet"}, ["form", "imagenet", "not a form of cnn", "cifar"]),
         ({"sizes": 3}, ["sizes", "int"]),
-        ({"sizes.width": 3}, ["sizes.width", "no size of cnn", "none to choose"]),
+        ({"sizes.width": 3}, ["sizes.width", "not a size of cnn", "it has none"]),
         ({"model": "transformer", "data": "multi30k", "sizes.wide": 3}, ["sizes.wide", "layers, width, heads, hidden"]),
         ({"model": "transformer", "data": "multi30k", "sizes.width": 0}, ["sizes.width", "from 1"]),
-        ({"sizes.num_classes": 3}, ["sizes.num_classes", "that can be chosen"]),
+        ({"sizes.num_classes": 3}, ["sizes.num_classes", "that can be set"]),
         ({"lr_schedule": "plateau", "lr_warmup": 0.1}, ["lr_warmup", "plateau", "set it to 0"]),
         ({"lr_warmup": 1.0}, ["lr_warmup", "below 1"]),
-        ({"label_smoothing": -0.1}, ["label_smoothing", "from 0"]),
-        ({"vocabulary": 10}, ["vocabulary", "from 259"]),
+        ({"label_smoothing": -0.1}, ["label_smoothing", "at least 0"]),
+        ({"vocabulary": 10}, ["vocabulary", "at least 259"]),
         ({"beam": 0}, ["beam", "at least 1"]),
         ({"image_size": 0}, ["image_size", "at least 1"]),
         ({"leraning_rate": 1.0}, ["unknown recipe field", "leraning_rate"]),
@@ -72,55 +55,6 @@ def test_all_problems_are_reported_at_once() -> None:
 
 def test_whole_numbers_stand_for_floats() -> None:
     assert Recipe.from_mapping({"lr": 1}).digest() == Recipe(lr=1.0).digest()
-
-
-def test_recipe_files(tmp_path: Path) -> None:
-    toml = tmp_path / "mine.toml"
-    toml.write_text('about = "x"\nlr = 0.5\nmodel = "resnet14"\n[compare]\nmethods = ["bp", "skip"]\nseeds = [7]\n')
-    preset = load_recipe(toml)
-    assert (preset.name, preset.recipe.lr, preset.recipe.model) == ("mine", 0.5, "resnet14")
-    assert (preset.methods, preset.seeds) == (("bp", "skip"), (7,))
-    toml.write_text("lr = = 3")
-    with pytest.raises(RecipeError, match="not valid"):
-        load_recipe(toml)
-    with pytest.raises(RecipeError, match="cannot be read"):
-        load_recipe(tmp_path / "absent.toml")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("seeds = 3", r"seeds must be a list of whole numbers, such as \[0, 1\]"),
-        ('seeds = ["a"]', "seeds must be a list of whole numbers"),
-        ("seeds = [true]", "seeds must be a list of whole numbers"),
-        ('methods = "bp"', "methods must be a list of names"),
-        ("methods = [1]", "methods must be a list of names"),
-        ("epochs = 3", "only 'methods' and 'seeds'"),
-    ],
-)
-def test_unusable_compare_tables(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "mine.toml").write_text(f"[compare]\n{text}\n")
-    with pytest.raises(RecipeError, match=f"recipe 'mine': .*{message}"):
-        load_recipe(tmp_path / "mine.toml")
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("lr=0.1", 0.1),
-        ("model=cnn", "cnn"),
-        ("augment=false", False),
-        ("predictor=none", None),
-        ("include=conv=1", "conv=1"),
-    ],
-)
-def test_assignments(text: str, value: object) -> None:
-    assert parse_assignment(text)[1] == value
-
-
-def test_assignment_without_value() -> None:
-    with pytest.raises(RecipeError, match="field=value"):
-        parse_assignment("lr")
 
 
 def test_ladder_is_the_papers_where_it_fits_and_scaled_where_not() -> None:

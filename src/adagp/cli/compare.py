@@ -23,9 +23,9 @@ from adagp.cli.runs import (
 )
 from adagp.extras import require
 from adagp.training import Recipe, RecipeError
-from adagp.training.defaults import CHECKPOINT_SECONDS
-from adagp.training.observers import Several
-from adagp.training.tensorboard import TensorBoard
+from adagp.training.run.observers import CompositeObserver
+from adagp.training.run.session import CHECKPOINT_SECONDS, Session
+from adagp.training.run.tensorboard import TensorBoard
 
 EPILOG = RECIPES_HELP
 
@@ -74,11 +74,11 @@ def compare_command(
     del debug
     from adagp.report import comparison_table, write_report
     from adagp.training import Settings, compare
-    from adagp.training.comparison import stored_settings
+    from adagp.training.comparison.settings import stored_settings
     from adagp.training.planning import check_layers
-    from adagp.training.team import refuse_team
+    from adagp.training.run.world import refuse_torchrun
 
-    refuse_team("compare")
+    refuse_torchrun("compare")
     given = assignments(
         set_,
         model=model,
@@ -115,17 +115,15 @@ def compare_command(
     again = resume_line("compare", path, device, data_root, as_json, tensorboard)
     with Display(as_json) as display:
         dataset = data.load_any(settings.recipe.data, data_root)
-        observer = Several(display, TensorBoard(path / "tensorboard")) if tensorboard else display
+        observer = CompositeObserver(display, TensorBoard(path / "tensorboard")) if tensorboard else display
         with resumable(display, again) as interrupt:
             comparison = compare(
                 settings,
                 dataset,
                 path,
                 device=where,
-                observer=observer,
-                interrupt=interrupt,
+                session=Session(observer, interrupt, checkpoint_seconds),
                 resume=resume,
-                checkpoint_seconds=checkpoint_seconds,
             )
         png, html = write_report(comparison, path)
     if as_json:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from adagp.training.observers import BatchEvent, Observer
+from adagp.training.run.observers import BatchEvent, Observer
 
 if TYPE_CHECKING:
     from adagp.training import EpochRecord, Run
@@ -51,9 +51,9 @@ class Display(Observer):
             score = self._scores.get(run.name)
             known = "" if score is None else f" {score}"
             loss = "" if event.loss is None else f" loss {event.loss:.3f}"
-            phase = event.phase if event.note in ("warm-up", event.phase) else f"{event.phase} {event.note}"
+            kind = event.kind if event.note in ("warm-up", event.kind) else f"{event.kind} {event.note}"
             epoch = min(event.step // run.steps_per_epoch + 1, run.total_epochs)
-            text = f"{run.name} {epoch}/{run.total_epochs} {phase}{loss}{known}"
+            text = f"{run.name} {epoch}/{run.total_epochs} {kind}{loss}{known}"
             self._progress.update(self._task, advance=1, description=text)
 
     def on_epoch(self, run: "Run", record: "EpochRecord") -> None:

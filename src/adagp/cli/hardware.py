@@ -202,7 +202,7 @@ def export_command(
     with hardware_errors():
         from adagp.accelerator.rtl.designs import Accelerator, geometries
         from adagp.accelerator.rtl.verilog import verilog as converted
-        from adagp.training.runfolder import make_folder
+        from adagp.training.run.folder import make_folder
 
         sizes = parse_pes("array", array), parse_pes("second_array", second_array)
         designs = {design: geometries(design, *sizes) for design in Design}

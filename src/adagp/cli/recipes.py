@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from adagp.training import methods
-from adagp.training.recipe import preset_summaries
+from adagp.training.recipe_files import preset_summaries
 
 _METHODS = "Methods:\n\n" + "\n".join(f"- `{line.replace(': ', '`: ', 1)}." for line in methods.summary().splitlines())
 _PRESETS = "Presets:\n\n" + "\n".join(f"- `{name}`: {about}." for name, about in preset_summaries().items())

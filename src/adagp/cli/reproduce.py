@@ -16,7 +16,7 @@ from adagp.cli.reproduce_pipeline import figure_command, speed_up_command
 from adagp.cli.runs import chosen_device, numbers, resumable, resume_line
 from adagp.reproduce import pipeline
 from adagp.training import RecipeError
-from adagp.training.defaults import CHECKPOINT_SECONDS
+from adagp.training.run.session import CHECKPOINT_SECONDS, Session
 
 reproduce_app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True, help=__doc__)
 for figure in pipeline.SCHEMES:
@@ -97,8 +97,8 @@ def accuracy_command(
     """
     del debug
     from adagp.reproduce import approximation
-    from adagp.training.runfolder import make_folder, write_file
-    from adagp.training.study import study
+    from adagp.training.comparison.run_all import run_all
+    from adagp.training.run.folder import make_folder, write_file
 
     chosen = numbers("tables", tables)
     chosen_seeds = numbers("seeds", seeds)
@@ -118,16 +118,14 @@ def accuracy_command(
     with Display(as_json) as display:
         dataset = data.load(data_name, data_root)
         with resumable(display, again) as interrupt:
-            results = study(
+            results = run_all(
                 recipes,
                 dataset,
                 out,
                 threads=threads,
                 device=where,
-                observer=display,
-                interrupt=interrupt,
+                session=Session(display, interrupt, checkpoint_seconds),
                 resume=resume,
-                checkpoint_seconds=checkpoint_seconds,
             )
     images = "all" if train_limit is None else f"{train_limit:,}"
     scale = f"{epochs} epoch{'s' if epochs > 1 else ''} of {images} images of {data_name}"

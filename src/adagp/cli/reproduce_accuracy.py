@@ -16,7 +16,7 @@ from adagp.report import Table, to_csv, to_markdown
 from adagp.reproduce import accuracy, quality
 from adagp.reproduce.accuracy import CELLS
 from adagp.training import RecipeError
-from adagp.training.defaults import CHECKPOINT_SECONDS
+from adagp.training.run.session import CHECKPOINT_SECONDS, Session
 
 if TYPE_CHECKING:
     import torch
@@ -81,7 +81,7 @@ def table_command(table: int) -> Callable[..., None]:
     ) -> None:
         del debug
         from adagp.report.curves import Curve, curves_png
-        from adagp.training.study import study
+        from adagp.training.comparison.run_all import run_all
 
         chosen, chosen_seeds = accuracy.parse_cells(table, cells), numbers("seeds", seeds)
         changes = assignments(set_, threads=threads)
@@ -102,16 +102,14 @@ def table_command(table: int) -> Callable[..., None]:
             for cell, of_cell in recipes.items():
                 dataset = data.load_any(cell.data, data_root)
                 with resumable(display, again) as interrupt:
-                    results |= study(
+                    results |= run_all(
                         of_cell,
                         dataset,
                         out / str(cell),
                         threads=next(iter(of_cell.values())).threads,
                         device=where,
-                        observer=display,
-                        interrupt=interrupt,
+                        session=Session(display, interrupt, checkpoint_seconds),
                         resume=resume,
-                        checkpoint_seconds=checkpoint_seconds,
                     )
         every = {name: recipe for of_cell in recipes.values() for name, recipe in of_cell.items()}
         notes = accuracy.scale_notes(every, chosen_seeds, _machine(where, threads))
@@ -155,8 +153,8 @@ def quality_command(
     del debug
     from adagp.report.curves import quality_png
     from adagp.training import RunFolder
-    from adagp.training.runfolder import make_folder
-    from adagp.training.study import study
+    from adagp.training.comparison.run_all import run_all
+    from adagp.training.run.folder import make_folder
 
     if run is None:
         changes = assignments(set_, threads=threads)
@@ -173,16 +171,14 @@ def quality_command(
         with Display(as_json) as display:
             dataset = data.load_any(recipe.data, data_root)
             with resumable(display, again) as interrupt:
-                study(
+                run_all(
                     {name: recipe},
                     dataset,
                     out,
                     threads=recipe.threads,
                     device=where,
-                    observer=display,
-                    interrupt=interrupt,
+                    session=Session(display, interrupt, checkpoint_seconds),
                     resume=resume,
-                    checkpoint_seconds=checkpoint_seconds,
                 )
         run = out / name.replace(" ", "-")
     elif set_:
@@ -203,7 +199,7 @@ def _machine(device: "torch.device", threads: int | None) -> str:
 
 def _write(out: Path, stem: str, table: Table, picture: bytes, details: Table | None = None) -> None:
     """Write a table as Markdown and, in all its details if there are more, as CSV, and its picture."""
-    from adagp.training.runfolder import write_file
+    from adagp.training.run.folder import write_file
 
     write_file(out / f"{stem}.csv", to_csv(details or table).encode())
     write_file(out / f"{stem}.md", to_markdown(table).encode())

@@ -14,8 +14,8 @@ from adagp.cli.display import Display
 from adagp.files import read_text
 from adagp.schedules import APPROXIMATIONS
 from adagp.training import Interrupted, Preset, RecipeError, RunFolderError, load_preset, load_recipe
-from adagp.training.interrupt import Interrupt, catch_signals
-from adagp.training.recipe import parse_assignment
+from adagp.training.recipe_files import parse_assignment
+from adagp.training.run.interrupt import Interrupt, catch_signals
 
 if TYPE_CHECKING:
     import torch

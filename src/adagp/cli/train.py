@@ -21,10 +21,10 @@ from adagp.cli.runs import (
 from adagp.report import Table
 from adagp.schedules import APPROXIMATIONS
 from adagp.training import Recipe, RecipeError, methods
-from adagp.training.defaults import CHECKPOINT_SECONDS
 from adagp.training.methods import Planning
-from adagp.training.observers import Several
-from adagp.training.tensorboard import TensorBoard
+from adagp.training.run.observers import CompositeObserver
+from adagp.training.run.session import CHECKPOINT_SECONDS, Session
+from adagp.training.run.tensorboard import TensorBoard
 
 if TYPE_CHECKING:
     from adagp.training import Run
@@ -71,8 +71,9 @@ def train_command(
     """
     del debug
     from adagp.training import Run, RunFolder, train
-    from adagp.training.planning import check_layers, unused_options
-    from adagp.training.team import join, own_device
+    from adagp.training.method_options import unused_options
+    from adagp.training.planning import check_layers
+    from adagp.training.run.world import join, own_device
 
     given = assignments(
         set_,
@@ -105,21 +106,21 @@ def train_command(
     path = out or default_folder(f"{recipe.data}-{recipe.model}-{recipe.method}-seed{recipe.seed}", resume)
     where = own_device(chosen_device(device))
     again = resume_line("train", path, device, data_root, as_json, tensorboard)
-    with join(where) as team, Display(as_json, silent=not team.leads) as display:
+    with join(where) as world, Display(as_json, silent=not world.is_main) as display:
         dataset = data.load_any(recipe.data, data_root)
         folder = RunFolder(path)
-        run = Run(recipe, dataset, device=where, team=team)
+        run = Run(recipe, dataset, device=where, world=world)
         folder.prepare(run, resume=resume)
         if resume and folder.restore(run):
             display.on_message(f"resuming {run.name} at batch {run.step_index} of {run.total_steps}")
             if reason := folder.diverged():
                 display.on_message(f"it stopped before because it diverged: {reason}")
         display.on_message(_schedule_line(run))
-        events = [TensorBoard(path / "tensorboard")] if tensorboard and team.leads else []
-        observer = Several(display, *events)
+        events = [TensorBoard(path / "tensorboard")] if tensorboard and world.is_main else []
+        observer = CompositeObserver(display, *events)
         with resumable(display, again) as interrupt:
-            result = train(run, folder, observer=observer, interrupt=interrupt, checkpoint_seconds=checkpoint_seconds)
-    if not team.leads:
+            result = train(run, folder, Session(observer, interrupt, checkpoint_seconds))
+    if not world.is_main:
         return
     if as_json:
         print_json({"folder": str(path), "recipe": recipe.to_dict(), **result})
@@ -140,7 +141,7 @@ def train_command(
                     *(metric.cell(result[f"test_{metric.name}"]) for metric in shown),
                     f"{result['test_loss']:.4f}",
                     f"{result['train_seconds']:.1f}",
-                    ", ".join(f"{phase} {ms:.1f}" for phase, ms in result["median_ms"].items()),
+                    ", ".join(f"{kind} {ms:.1f}" for kind, ms in result["median_ms"].items()),
                     ", ".join(f"{source} {count}" for source, count in result["counts"].items()),
                 )
             ],

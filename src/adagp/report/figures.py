@@ -6,7 +6,7 @@ from textwrap import fill
 from typing import Any
 
 from adagp.report.panels import dress, saved, viridis
-from adagp.training.comparison import Comparison, SeedResult
+from adagp.training.comparison.result import Comparison, SeedResult
 
 # Okabe and Ito's palette; line styles tell methods apart where colours do not.
 METHOD_STYLES = {

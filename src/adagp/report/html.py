@@ -9,8 +9,8 @@ from adagp.report.document import document, table_html
 from adagp.report.figures import overview_png
 from adagp.report.table import Table
 from adagp.report.tables import applied_table, comparison_table, seeds_table
-from adagp.training.comparison import Comparison
-from adagp.training.runfolder import write_file
+from adagp.training.comparison.result import Comparison
+from adagp.training.run.folder import write_file
 
 
 def write_report(comparison: Comparison, folder: Path) -> tuple[Path, Path]:

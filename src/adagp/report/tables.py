@@ -6,8 +6,8 @@ from itertools import groupby
 from adagp import Plan
 from adagp.report.table import Table
 from adagp.training import RecipeError
-from adagp.training.comparison import Comparison, MethodResult
-from adagp.training.planning import KINDS
+from adagp.training.comparison.result import Comparison, MethodResult
+from adagp.training.planning import BATCH_KINDS
 from adagp.training.tasks import Metric
 
 _MOST_BATCHES = 5_000_000
@@ -90,16 +90,18 @@ def seeds_table(comparison: Comparison) -> Table:
 def applied_table(comparison: Comparison) -> Table:
     """What was really applied: batches per phase and layer updates per source."""
     sources = sorted({name for result in comparison.methods for name in result.counts})
-    phases = [
-        kind for kind in KINDS if kind != "MIXED" or any(result.phases.get(kind) for result in comparison.methods)
+    kinds = [
+        kind
+        for kind in BATCH_KINDS
+        if kind != "MIXED" or any(result.batches.get(kind) for result in comparison.methods)
     ]
     return Table(
         title="Applied",
-        columns=("method", *(f"{phase} batches" for phase in phases), *(f"{name} updates" for name in sources)),
+        columns=("method", *(f"{kind} batches" for kind in kinds), *(f"{name} updates" for name in sources)),
         rows=[
             (
                 result.method,
-                *(str(result.phases.get(phase, 0)) for phase in phases),
+                *(str(result.batches.get(kind, 0)) for kind in kinds),
                 *(str(result.counts.get(name, 0)) for name in sources),
             )
             for result in comparison.methods

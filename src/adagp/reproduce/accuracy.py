@@ -280,5 +280,5 @@ def _speeds(bp: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]) 
 
 
 def _median_seconds(run: Mapping[str, Any]) -> float:
-    counts: dict[str, int] = run["phases"]
+    counts: dict[str, int] = run["batches"]
     return fsum(1e-3 * run["median_ms"][phase] * count for phase, count in counts.items() if count)

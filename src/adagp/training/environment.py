@@ -1,10 +1,8 @@
-"""What a measurement was made on, without anything that identifies the machine or its user."""
+"""The machine and software that a measurement was made with; nothing identifies the user or the host."""
 
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,22 +12,10 @@ import torch
 _PACKAGES = ("adagp", "torch", "numpy", "matplotlib", "typer", "rich")
 
 
-@contextmanager
-def cpu_threads(count: int | None) -> Iterator[None]:
-    """PyTorch works with `count` threads inside, and as before outside; None changes nothing."""
-    before = torch.get_num_threads()
-    if count is not None:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def describe(device: torch.device, threads: int | None = None) -> dict[str, Any]:
-    """Versions, processor and threads: what a reader needs to judge seconds; no paths, no host name.
+    """Versions, processor and threads: what a reader needs to judge seconds.
 
-    `threads` are those the recipe asks for; None: PyTorch's own choice.
+    `threads` is the recipe's choice; None means PyTorch's own.
     """
     return {
         "python": platform.python_version(),
@@ -64,7 +50,7 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout this code runs from; None when it is installed elsewhere."""
+    """The commit of the checkout that this code runs from; None for an installed package."""
     try:
         answer = subprocess.run(
             ["git", "rev-parse", "HEAD"],

@@ -1,14 +1,14 @@
-"""What can go wrong in a training run, one type per kind of remedy."""
+"""Errors of training runs, one type per kind of remedy."""
 
 from adagp.errors import AdagpError
 
 
 class TrainingError(AdagpError):
-    """A training run cannot go on; the message names the cause and the remedy."""
+    """A training run cannot continue; the message names the cause and the remedy."""
 
 
 class RecipeError(TrainingError, ValueError):
-    """A recipe is not usable as written: the user corrects a value and starts again."""
+    """A recipe cannot be used as written: the user corrects a value and starts again."""
 
     exit_code = 2
 
@@ -22,14 +22,14 @@ class CheckpointError(TrainingError):
 
 
 class DivergedError(TrainingError):
-    """The loss is no longer a number; the last checkpoint is from before that."""
+    """The loss or a gradient is not finite; the last checkpoint is from before that."""
 
 
-class Interrupted(TrainingError):  # noqa: N818 - not a failure: the run is saved and can go on
+class Interrupted(TrainingError):  # noqa: N818 - not a failure: the run is saved and can continue
     """The user or the system asked to stop; everything done so far is saved.
 
     Attributes:
-        signal_number: The signal that asked for it, so that a shell gets the usual exit code.
+        signal_number: The signal, which decides the exit code.
     """
 
     def __init__(self, signal_number: int) -> None:

@@ -1,30 +1,36 @@
-"""The methods `train` and `compare` know: one table from which the command line's help is generated too."""
+"""The methods of `train` and `compare`, in one table that also generates the command line's help."""
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, auto
 
 
 class Planning(Enum):
-    """How a method decides which batches, or which layers in them, do without backpropagation."""
+    """Which batches, or which layers in them, do without backpropagation."""
 
-    BACKPROP = "none do"
-    LADDER = "whole GP batches, on ADA-GP's ladder"
-    ADAPTIVE = "whole GP batches, as often as the measured quality allows"
-    PREFIX = "the first layers in the ladder's GP batches"
-    APPROXIMATION = "some layers in some batches, by the recipe's schedule"
-    TABLE = "as the table that is the recipe's schedule says"
+    BACKPROP = auto()
+    """None."""
+    LADDER = auto()
+    """Whole GP batches, on ADA-GP's ladder."""
+    ADAPTIVE = auto()
+    """Whole GP batches, as often as the measured quality allows."""
+    PREFIX = auto()
+    """The first layers in the ladder's GP batches."""
+    APPROXIMATION = auto()
+    """Some layers in some batches, by the recipe's schedule."""
+    TABLE = auto()
+    """Those that the table in the recipe's schedule names."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """Where gradients come from that backpropagation does not supply, and what that needs.
+    """A way to train: which gradients backpropagation does not supply, and where they come from.
 
     Attributes:
         name: As the user types it.
         summary: One line for the user.
-        planning: Which layers and batches are concerned.
-        source: Their source; None where there are none, or where a table names several.
-        predictor: The predictor; None where nothing is predicted.
+        planning: Which layers and batches do without backpropagation.
+        source: Their source; None if all use backpropagation, or if a table names several sources.
+        predictor: The predictor; None if nothing is predicted.
     """
 
     name: str
@@ -35,11 +41,11 @@ class Method:
 
     @property
     def skip_forward(self) -> bool:
-        """Whether GP batches leave the forward pass out: all sources but predictions can do without activations."""
+        """Whether GP batches leave out the forward pass: all sources but `predicted` can do without activations."""
         return self.planning is Planning.LADDER and self.source != "predicted"
 
     def summary_with(self, predictor: str | None) -> str:
-        """The summary, true also where a recipe names another predictor than the method's own."""
+        """The summary, corrected where a recipe names another predictor than the method's own."""
         if self.predictor is None or predictor in (None, self.predictor):
             return self.summary
         return f"{self.summary}; here with predictor {predictor} instead of {self.predictor}"
@@ -50,7 +56,7 @@ _METHODS = (
     Method("adagp", "ADA-GP's ladder with the default (trusted) predictor", source="predicted", predictor="trusted"),
     Method("adagp-paper", "ADA-GP's ladder with the paper's predictor", source="predicted", predictor="paper"),
     Method("adaptive", "GP batches as often as the measured quality allows", Planning.ADAPTIVE, "predicted", "trusted"),
-    Method("skip", "the ladder with its GP batches left out altogether", source="skip"),
+    Method("skip", "the ladder with its GP batches left out", source="skip"),
     Method("mean", "the ladder; GP batches apply the running mean of true gradients, without a forward", source="mean"),
     Method("last", "the ladder; GP batches repeat the last true gradient, without a forward", source="last"),
     Method(
@@ -58,24 +64,24 @@ _METHODS = (
     ),
     Method("short-bp", "plain backpropagation given only the measured time of the method judged", Planning.BACKPROP),
     Method("zero", "some layers in some batches get gradient 0 (see --schedule)", Planning.APPROXIMATION, "zero"),
-    Method("random", "the same layers get random numbers, drawn anew every batch", Planning.APPROXIMATION, "random"),
+    Method("random", "the same layers get new random numbers in every batch", Planning.APPROXIMATION, "random"),
     Method(
         "topk", "the same layers use only the k largest output gradients per channel", Planning.APPROXIMATION, "topk"
     ),
     Method(
         "prefix",
-        "the ladder; in GP batches the layers up to `until` are predicted, the rest stays exact",
+        "the ladder; in GP batches the layers up to `until` are predicted, the rest stay exact",
         Planning.PREFIX,
         "predicted",
         "trusted",
     ),
     Method(
         "prefix-zero",
-        "the ladder; in GP batches the layers up to `until` get gradient 0, the rest stays exact",
+        "the ladder; in GP batches the layers up to `until` get gradient 0, the rest stay exact",
         Planning.PREFIX,
         "zero",
     ),
-    Method("table", "every layer's source in every batch as a table says (see --schedule)", Planning.TABLE),
+    Method("table", "every layer's source in every batch from a table (see --schedule)", Planning.TABLE),
 )
 _BY_NAME = {method.name: method for method in _METHODS}
 
@@ -91,5 +97,5 @@ def get(name: str) -> Method:
 
 
 def summary() -> str:
-    """A readable list of all methods, for help texts."""
+    """A list of all methods for help texts, one per line."""
     return "\n".join(f"{method.name}: {method.summary}" for method in _METHODS)

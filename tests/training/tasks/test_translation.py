@@ -12,8 +12,6 @@ from adagp.models.search import beam, greedy
 from adagp.models.transformer import Transformer
 from adagp.report import comparison_table, seeds_table, write_report
 from adagp.training import Recipe, RecipeError, Run, RunFolder, RunFolderError, Settings, compare, train
-from adagp.training.interrupt import Interrupt
-from adagp.training.observers import Observer
 from tests.training.tasks.making import counting, toy_text
 
 CPU = torch.device("cpu")
@@ -125,7 +123,7 @@ def test_the_vocabularies_stay_with_the_run(tmp_path: Path, recipe: Recipe, text
     folder = RunFolder(tmp_path / "run")
     run = Run(recipe.replace(epochs=1), text)
     folder.prepare(run, resume=False)
-    result = train(run, folder, observer=Observer(), interrupt=Interrupt())
+    result = train(run, folder)
     assert (result["metric"], set(result) > {"test_bleu", "test_beam_bleu", "test_token_accuracy"}) == ("bleu", True)
     kept = [Vocabulary.load(folder.path / f"vocabulary-{side}.json") for side in ("source", "target")]
     assert kept[0].decode(kept[0].encode("one two")) == "one two"
@@ -139,7 +137,7 @@ def test_the_vocabularies_stay_with_the_run(tmp_path: Path, recipe: Recipe, text
 
 def test_methods_are_compared_by_bleu(tmp_path: Path, recipe: Recipe, text: Translation) -> None:
     settings = Settings(recipe.replace(method="bp"), ("bp", "adagp", "skip", "short-bp"), (0,))
-    found = compare(settings, text, tmp_path, device=CPU, observer=Observer(), interrupt=Interrupt())
+    found = compare(settings, text, tmp_path, device=CPU)
     assert (found.metric.name, found.items, found.test_items) == ("bleu", "sentence pairs", 24)
     assert comparison_table(found).columns[1] == "BLEU"
     assert any("24 test sentence pairs" in note for note in comparison_table(found).notes)

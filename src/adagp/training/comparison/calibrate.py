@@ -1,0 +1,184 @@
+"""The cost of a batch of each kind under each method, measured side by side before a comparison starts."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Self
+
+import torch
+
+from adagp import Plan
+from adagp.data import AnyDataSet
+from adagp.schedules import Repeating
+from adagp.training import methods
+from adagp.training.methods import Planning
+from adagp.training.planning import batch_kind, build_schedule, recipe_outline
+from adagp.training.recipe import Recipe
+from adagp.training.run.run import Run
+from adagp.training.run.session import Session
+
+# Untimed rounds first: caches are cold, and the optimizer has no state yet.
+WARM_ROUNDS = 3
+# Then between these numbers of timed rounds, until LONGEST_SECONDS are spent: medians of few short batches are noisy.
+TIMED_ROUNDS = 9
+MOST_TIMED_ROUNDS = 41
+LONGEST_SECONDS = 4.0
+# With this rate the weights hardly move: a batch costs the same, and no method diverges while it is measured.
+RESTING_LR = 1e-6
+# The length of a run, in batches and in batches per epoch, that has room for all rungs of the ladder.
+FAR = 10_000
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Median seconds and peak bytes of one batch, by method and kind of batch (`BP`, `MIXED`, `GP`).
+
+    It is stored with a comparison, so that a resumed one computes the same number of batches for every method.
+    """
+
+    seconds: dict[str, dict[str, float]]
+    peak_bytes: dict[str, dict[str, int]]
+    statistic: str = "median"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for `calibration.json`."""
+        return {"statistic": self.statistic, "seconds": self.seconds, "peak_bytes": self.peak_bytes}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], names: tuple[str, ...]) -> Self:
+        """The inverse of `to_dict`.
+
+        Raises:
+            ValueError: When seconds or bytes of one of the methods are missing or impossible.
+        """
+        if values.keys() != {"statistic", "seconds", "peak_bytes"} or not isinstance(values["statistic"], str):
+            raise ValueError("its fields differ")
+        for part in ("seconds", "peak_bytes"):
+            for name in names:
+                costs = values[part].get(name) if isinstance(values[part], dict) else None
+                if not isinstance(costs, dict) or not costs or not all(map(_is_cost, costs.values())):
+                    raise ValueError(f"{part} of {name} are missing or not numbers from 0")
+        if not all(sum(values["seconds"][name].values()) for name in names):
+            raise ValueError("a method takes no time")
+        return cls(**values)
+
+
+def _is_cost(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value < float("inf")  # type: ignore[operator]
+
+
+def calibrate(
+    recipe: Recipe, names: tuple[str, ...], dataset: AnyDataSet, device: torch.device, session: Session
+) -> Calibration:
+    """Train throw-away runs, one batch of each plan of each method in turn.
+
+    In turn, because the machine's speed drifts: what slows down one method slows down all of them.
+    """
+    session.observer.on_message("measuring what a batch costs under each method")
+    # short-bp does what bp does: one measurement, so that noise cannot make them differ.
+    measured = tuple(dict.fromkeys("bp" if name == "short-bp" else name for name in names))
+    runs: dict[str, Run] = {}
+    shares: dict[str, list[tuple[Plan, float]]] = {}
+    for name in measured:
+        chosen = recipe.replace(method=name, lr=RESTING_LR)
+        shares[name] = _plan_shares(chosen)
+        cycle = Repeating([plan for plan, _ in shares[name]])
+        runs[name] = Run(chosen, dataset, device=device, schedule=cycle)
+    times: dict[str, list[list[float]]] = {name: [[] for _ in shares[name]] for name in measured}
+    turn, spent = 0, 0.0
+    while turn < WARM_ROUNDS + TIMED_ROUNDS or (spent < LONGEST_SECONDS and turn < WARM_ROUNDS + MOST_TIMED_ROUNDS):
+        for name in _rotated(measured, turn):
+            for of_plan in times[name]:
+                session.interrupt.check()
+                event = runs[name].step()
+                spent += event.seconds
+                if turn >= WARM_ROUNDS:
+                    of_plan.append(event.seconds)
+        turn += 1
+    seconds = {name: _by_kind(shares[name], [median(of_plan) for of_plan in times[name]]) for name in measured}
+    peaks = {name: _peaks(runs[name], shares[name]) for name in measured}
+    for run in runs.values():
+        run.gp.remove()
+    if "short-bp" in names:
+        seconds["short-bp"], peaks["short-bp"] = seconds["bp"], peaks["bp"]
+    return Calibration(seconds, peaks, f"median of {turn - WARM_ROUNDS} batches of each plan, methods in turn")
+
+
+def _plan_shares(recipe: Recipe) -> list[tuple[Plan, float]]:
+    """Each plan that the recipe's runs follow after warm-up, to time all of them within a few batches."""
+    schedule = build_schedule(_estimated(recipe), recipe_outline(recipe), FAR, FAR)
+    return plan_shares(schedule, recipe.ladder(FAR, FAR).warmup_steps)
+
+
+def plan_shares(schedule: Callable[[int], Plan], start: int, count: int = 64) -> list[tuple[Plan, float]]:
+    """The distinct plans of a schedule from `start` on, in order of appearance, each with its fraction of the batches.
+
+    A repeating schedule is examined for one whole cycle, any other for `count` steps. Notes are ignored.
+    """
+    if isinstance(schedule, Repeating):
+        count = len(schedule.plans)
+    found: dict[tuple[object, ...], tuple[Plan, float]] = {}
+    for step in range(start, start + count):
+        plan = schedule(step)
+        key = (plan.phase, plan.default, tuple(plan.overrides.items()))
+        first, share = found.get(key, (plan, 0.0))
+        found[key] = (first, share + 1 / count)
+    return list(found.values())
+
+
+def _by_kind(shares: list[tuple[Plan, float]], seconds: list[float]) -> dict[str, float]:
+    """Mean seconds of a batch of each kind, weighted by how often each plan of that kind occurs."""
+    total: dict[str, float] = {}
+    weight: dict[str, float] = {}
+    for (plan, share), taken in zip(shares, seconds, strict=True):
+        kind = batch_kind(plan)
+        total[kind] = total.get(kind, 0.0) + share * taken
+        weight[kind] = weight.get(kind, 0.0) + share
+    return {kind: total[kind] / weight[kind] for kind in total}
+
+
+def _peaks(run: Run, shares: list[tuple[Plan, float]]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for plan, _ in shares:
+        found[batch_kind(plan)] = max(found.get(batch_kind(plan), 0), run.peak_bytes())
+    return found
+
+
+def _estimated(recipe: Recipe) -> Recipe:
+    """Count the adaptive method as the ladder: it decides while it trains, so that its cost is an estimate."""
+    return recipe.replace(method="adagp") if methods.get(recipe.method).planning is Planning.ADAPTIVE else recipe
+
+
+def _rotated(names: tuple[str, ...], turn: int) -> tuple[str, ...]:
+    offset = turn % len(names)
+    return names[offset:] + names[:offset]
+
+
+def kind_counts(recipe: Recipe, total_steps: int, steps_per_epoch: int) -> dict[str, int]:
+    """Batches of each kind in a run of `total_steps`. Warm-up batches do the work of BP and count as such."""
+    schedule = build_schedule(_estimated(recipe), recipe_outline(recipe), total_steps, steps_per_epoch)
+    kinds = Counter(batch_kind(schedule(step)) for step in range(total_steps))
+    kinds["BP"] += kinds.pop("WARMUP", 0)
+    return dict(kinds)
+
+
+def expected_seconds(calibration: Calibration, recipe: Recipe, total_steps: int, steps_per_epoch: int) -> float:
+    """Seconds a run of `total_steps` batches takes at the calibrated costs."""
+    costs = calibration.seconds[recipe.method]
+    counts = kind_counts(recipe, total_steps, steps_per_epoch)
+    return sum(costs[kind] * count for kind, count in counts.items() if count)
+
+
+def steps_within(calibration: Calibration, recipe: Recipe, budget_seconds: float, steps_per_epoch: int) -> int:
+    """The batches of the longest run that fits into `budget_seconds`, with its ladder fitted to it; at least one."""
+    low, high = 1, 2
+    while expected_seconds(calibration, recipe, high, steps_per_epoch) <= budget_seconds:
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if expected_seconds(calibration, recipe, middle, steps_per_epoch) <= budget_seconds:
+            low = middle
+        else:
+            high = middle
+    return low
