@@ -61,7 +61,7 @@ def _make(draw: random.Random, templates: Path) -> Case:
 
 def _sealed(body: bytes) -> bytes:
     """With the header that belongs to it: as if this program had written it."""
-    return b"adagp-checkpoint-1 %s %d\n" % (hashlib.sha256(body).hexdigest().encode(), len(body)) + body
+    return b"adagp-checkpoint-2 %s %d\n" % (hashlib.sha256(body).hexdigest().encode(), len(body)) + body
 
 
 def _saved(state: Any) -> bytes:

@@ -11,7 +11,7 @@ from adagp import schedules
 from adagp.report import comparison_table, figures, overview_png, page, schedule_table, seeds_table, write_report
 from adagp.report.tables import applied_table
 from adagp.training import RecipeError, methods
-from adagp.training.comparison import Comparison, MethodResult, SeedResult
+from adagp.training.comparison.result import Comparison, MethodResult, SeedResult
 from adagp.training.tasks import Metric
 
 
@@ -27,7 +27,7 @@ def method(name: str, seeds: int, layers: int = 0, gp: bool = False) -> MethodRe
         batch_ms={"BP": 30.0, "GP": 10.0} if gp else {"BP": 30.0},
         predictor_ms={"BP": 3.0, "GP": 1.0} if layers else {},
         peak_bytes={"BP": 5_000_000, "GP": 2_000_000} if gp else {"BP": 5_000_000},
-        phases={"WARMUP": 10, "BP": 10, "GP": 10 if gp else 0},
+        batches={"WARMUP": 10, "BP": 10, "GP": 10 if gp else 0},
         counts={"backprop": 20, "predicted": 10} if layers else {"backprop": 20},
         cosines={f"layer{index}": [0.1, float("nan"), 0.3] for index in range(layers)},
         seeds=[

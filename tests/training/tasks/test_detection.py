@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from adagp.data import Detection
 from adagp.models import yolo
 from adagp.training import Recipe, RecipeError, Run
-from adagp.training.tasks.precision import Found, mean_average_precision
+from adagp.training.tasks.precision import ImageDetections, mean_average_precision
 from tests.training.tasks.making import toy_objects
 
 
@@ -31,7 +31,7 @@ def recipe() -> Recipe:
     )
 
 
-def average_precision(found: list[Found], label: int) -> float | None:
+def average_precision(found: list[ImageDetections], label: int) -> float | None:
     """From the definition: detections by score, each matched to the free object it overlaps most, by at least half.
 
     Where one matches nothing but a difficult object, it does not count. None where the class has no object.
@@ -92,7 +92,7 @@ def _boxes(draw: random.Random, count: int) -> Tensor:
     return torch.tensor([[x, y, x + w, y + h] for (x, y), (w, h) in zip(corners, sizes, strict=True)]).float()
 
 
-def _random_case(seed: int) -> list[Found]:
+def _random_case(seed: int) -> list[ImageDetections]:
     """Images with objects of three classes, and detections that are moved objects or nothing at all."""
     draw = random.Random(seed)
     found = []
@@ -103,7 +103,7 @@ def _random_case(seed: int) -> list[Found]:
         extra = _boxes(draw, draw.randint(1, 3))
         detected = torch.cat((moved, extra))
         found.append(
-            Found(
+            ImageDetections(
                 boxes,
                 labels,
                 torch.tensor([draw.random() < 0.2 for _ in range(count)]),
@@ -124,9 +124,9 @@ def test_mean_average_precision_is_that_of_its_definition(seed: int) -> None:
 
 def test_mean_average_precision_at_its_ends() -> None:
     boxes, labels, none = torch.tensor([[10.0, 10.0, 30.0, 40.0]]), torch.tensor([2]), torch.tensor([False])
-    right = Found(boxes, labels, none, boxes, labels, torch.tensor([0.9]))
-    wrong = Found(boxes, labels, none, boxes, torch.tensor([1]), torch.tensor([0.9]))
-    nothing = Found(boxes, labels, none, boxes[:0], labels[:0], torch.tensor([]))
+    right = ImageDetections(boxes, labels, none, boxes, labels, torch.tensor([0.9]))
+    wrong = ImageDetections(boxes, labels, none, boxes, torch.tensor([1]), torch.tensor([0.9]))
+    nothing = ImageDetections(boxes, labels, none, boxes[:0], labels[:0], torch.tensor([]))
     assert mean_average_precision([right]) == pytest.approx(1.0)
     assert mean_average_precision([wrong]) == 0.0
     assert mean_average_precision([nothing]) == 0.0

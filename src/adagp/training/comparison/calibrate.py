@@ -12,6 +12,7 @@ from adagp import Plan
 from adagp.data import AnyDataSet
 from adagp.schedules import Repeating
 from adagp.training import methods
+from adagp.training.comparison.interleave import rotated
 from adagp.training.methods import Planning
 from adagp.training.planning import batch_kind, build_schedule, recipe_outline
 from adagp.training.recipe import Recipe
@@ -88,7 +89,7 @@ def calibrate(
     times: dict[str, list[list[float]]] = {name: [[] for _ in shares[name]] for name in measured}
     turn, spent = 0, 0.0
     while turn < WARM_ROUNDS + TIMED_ROUNDS or (spent < LONGEST_SECONDS and turn < WARM_ROUNDS + MOST_TIMED_ROUNDS):
-        for name in _rotated(measured, turn):
+        for name in rotated(measured, turn):
             for of_plan in times[name]:
                 session.interrupt.check()
                 event = runs[name].step()
@@ -148,11 +149,6 @@ def _peaks(run: Run, shares: list[tuple[Plan, float]]) -> dict[str, int]:
 def _estimated(recipe: Recipe) -> Recipe:
     """Count the adaptive method as the ladder: it decides while it trains, so that its cost is an estimate."""
     return recipe.replace(method="adagp") if methods.get(recipe.method).planning is Planning.ADAPTIVE else recipe
-
-
-def _rotated(names: tuple[str, ...], turn: int) -> tuple[str, ...]:
-    offset = turn % len(names)
-    return names[offset:] + names[:offset]
 
 
 def kind_counts(recipe: Recipe, total_steps: int, steps_per_epoch: int) -> dict[str, int]:

@@ -57,9 +57,9 @@ def least_difference(one: Outcome, other: Outcome) -> float | None:
     count = len(one.scores)
     if count < 2:
         return None
-    differences = [mine - theirs for mine, theirs in zip(one.scores, other.scores, strict=True)]
     from scipy.stats import t  # here, because it takes a second to import
 
+    differences = [mine - theirs for mine, theirs in zip(one.scores, other.scores, strict=True)]
     over_seeds = float(t.ppf(1 - LEVEL / 2, count - 1)) * stdev(differences) / sqrt(count)
     if not one.metric.is_share:
         return over_seeds
@@ -90,7 +90,7 @@ def verdict(outcomes: list[Outcome], *, equal_time: bool = False) -> str:
         fair = [rival for rival in rivals if rival.method != "skip" or _on_ladder(reference.method)]
         lines.append(f"{_facts(reference, bp, fair)} {_conclusion(reference, fair)}")
     lines += [
-        f"{outcome.method} diverged in {outcome.diverged} of {len(outcome.scores)} runs: its seconds are no speed."
+        f"{outcome.method} diverged in {outcome.diverged} of {len(outcome.scores)} runs: its time is no speed-up."
         for outcome in outcomes
         if outcome.diverged
     ]

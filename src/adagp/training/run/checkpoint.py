@@ -1,8 +1,8 @@
-"""Checkpoints: written whole or not at all, verified before they are believed.
+"""Checkpoint files: written whole or not at all, and verified before they are decoded.
 
-A checkpoint file is one line (format, SHA-256 and length of the rest) followed by what `torch.save` wrote. The line
-lets a damaged or foreign file be told apart from a good one before anything is decoded, and decoding is restricted
-to tensors and plain values (`weights_only=True`).
+A checkpoint is one line (format, SHA-256 and length of the rest) followed by the output of `torch.save`. The line
+reveals a damaged or foreign file before anything is decoded. Decoding is restricted to tensors and plain values
+(`weights_only=True`).
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import torch
 from adagp.files import read_bytes, write_bytes
 from adagp.training.errors import CheckpointError
 
-FORMAT = b"adagp-checkpoint-1"
+FORMAT = b"adagp-checkpoint-2"
 _LONGEST_HEADER = 256
 
 
@@ -67,7 +67,7 @@ def load(path: Path, device: torch.device | None = None) -> dict[str, Any]:
         state = torch.load(io.BytesIO(body), map_location=device or "cpu", weights_only=True)
     except Exception as error:  # a foreign archive can fail in any way
         raise CheckpointError(
-            f"checkpoint '{path}' holds what is no state of a run ({type(error).__name__}): restore the file from a "
+            f"checkpoint '{path}' does not hold the state of a run ({type(error).__name__}): restore the file from a "
             "copy, or start the run again in a new folder"
         ) from error
     if not isinstance(state, dict):

@@ -59,7 +59,7 @@ class RunFolder:
                 differences = ", ".join(run.recipe.differences(stored))
                 raise RunFolderError(
                     f"folder '{self.path}' holds a run with another recipe ({differences}): "
-                    "resume with no options but --out, or with all it was begun with, or choose another --out"
+                    "resume with no options but --out, or with all it was started with, or choose another --out"
                 )
             run.task.keep(self.path)
             return
@@ -83,7 +83,7 @@ class RunFolder:
             return Recipe.from_mapping(values)
         except RecipeError as error:
             raise RunFolderError(
-                f"'{path}' holds no recipe of this version of adagp ({error}): use the version that wrote it, or start "
+                f"'{path}' is not a recipe of this version of adagp ({error}): use the version that wrote it, or start "
                 "in a new folder"
             ) from error
 
@@ -178,10 +178,10 @@ def make_folder(path: Path) -> None:
 
 
 def write_file(path: Path, content: Any) -> None:
-    """Write bytes as they are and anything else as JSON, atomically.
+    """Write bytes as they are, and anything else as JSON, atomically.
 
     Raises:
-        RunFolderError: When the file cannot be written; its previous content stays.
+        RunFolderError: When the file cannot be written; its previous content remains.
     """
     try:
         if isinstance(content, bytes):
@@ -190,13 +190,13 @@ def write_file(path: Path, content: Any) -> None:
             write_json(path, content)
     except OSError as error:
         raise RunFolderError(
-            f"'{path}' cannot be written: {error.strerror or error}; nothing saved before is lost. Free some space or "
+            f"'{path}' cannot be written: {error.strerror or error}; files saved before are intact. Free some space or "
             "check the permissions, then resume"
         ) from error
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Read a JSON object of a run folder.
+    """Read a JSON object from a run folder.
 
     Raises:
         RunFolderError: When it is missing or not a JSON object.
@@ -208,5 +208,5 @@ def read_file(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise RunFolderError(f"'{path}' is not valid JSON ({error}): restore it, or start in a new folder") from error
     if not isinstance(value, dict):
-        raise RunFolderError(f"'{path}' holds no JSON object: restore it, or start in a new folder")
+        raise RunFolderError(f"'{path}' is not a JSON object: restore it, or start in a new folder")
     return value

@@ -1,4 +1,4 @@
-"""What a network is trained for: the training loop knows a task, not a data set."""
+"""What a network is trained for. A run knows a task, not a data set."""
 
 from adagp.training.tasks.registry import build
 from adagp.training.tasks.task import Evaluation, Metric, Task

@@ -1,7 +1,4 @@
-"""Images of one class each; judged by the share that is classified correctly."""
-
-from collections.abc import Iterator
-from pathlib import Path
+"""Image classification, judged by top-1 accuracy."""
 
 import torch
 from torch import Tensor, nn
@@ -12,23 +9,22 @@ from adagp.data import Batches, DataSet
 from adagp.models.inception_v3 import classification_loss
 from adagp.training.errors import RecipeError
 from adagp.training.recipe import Recipe
-from adagp.training.tasks.limits import check_batch_size
-from adagp.training.tasks.task import Evaluation, Metric
+from adagp.training.tasks.images import ImageTask
+from adagp.training.tasks.task import Evaluation, Metric, check_batch_size
 
 _EVALUATION_BATCH = 256
-_EVALUATION_PIXELS = _EVALUATION_BATCH * 64**2  # larger images come in smaller batches, to bound the memory
+_EVALUATION_PIXELS = _EVALUATION_BATCH * 64**2  # larger images get smaller batches, to bound the memory
 
 Batch = tuple[Tensor, Tensor]
 
 
-class Classification:
+class Classification(ImageTask):
     """Cross-entropy in training; top-1 accuracy in evaluation."""
 
     metrics: tuple[Metric, ...] = (Metric("accuracy", "accuracy", is_share=True),)
-    items = "images"
 
     def __init__(self, recipe: Recipe, dataset: DataSet) -> None:
-        """Bring the images to the recipe's size.
+        """Resize the images to the recipe's size.
 
         Raises:
             RecipeError: When the data does not fill a batch or cannot have that size.
@@ -37,9 +33,8 @@ class Classification:
         try:
             self._dataset = dataset = dataset.resized(_image_size(recipe, dataset))
         except ValueError as error:
-            raise RecipeError(f"image_size = {recipe.image_size} cannot be had: {error}") from error
-        self._recipe = recipe
-        self._train = Batches(
+            raise RecipeError(f"image_size = {recipe.image_size} cannot be used: {error}") from error
+        train = Batches(
             dataset.train,
             recipe.batch_size,
             seed=recipe.seed,
@@ -49,7 +44,7 @@ class Classification:
             augment=dataset.augment if recipe.augment else None,
             limit=recipe.train_limit,
         )
-        self._test = Batches(
+        test = Batches(
             dataset.test,
             max(1, min(_EVALUATION_BATCH, _EVALUATION_PIXELS // dataset.size**2)),
             seed=recipe.seed,
@@ -58,16 +53,7 @@ class Classification:
             std=dataset.std,
             limit=recipe.test_limit,
         )
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Training batches in an epoch."""
-        return len(self._train)
-
-    @property
-    def test_items(self) -> int:
-        """Test images."""
-        return self._test.images_per_epoch
+        super().__init__(recipe, train, test)
 
     def build_model(self) -> nn.Module:
         """The network for the data's classes and channels."""
@@ -78,19 +64,15 @@ class Classification:
             in_channels=self._dataset.channels,
             **self._recipe.sizes,
         )
-        return model.to(memory_format=torch.channels_last) if self._recipe.channels_last else model  # type: ignore[call-overload]
-
-    def epoch(self, epoch: int, start: int) -> Iterator[Batch]:
-        """Images and labels."""
-        return self._train.epoch(epoch, start)
+        return self._in_layout(model)
 
     def share(self, batch: Batch, rank: int, count: int) -> Batch:
         """Every `count`-th image."""
         return batch[0][rank::count], batch[1][rank::count]
 
     def loss(self, model: nn.Module, batch: Batch, device: torch.device) -> Tensor:
-        """Cross-entropy, with that of an auxiliary head where the network has one."""
-        images, labels = self._move(batch, device)
+        """Cross-entropy, plus that of an auxiliary head if the network has one."""
+        images, labels = self._move(batch[0], device), batch[1].to(device)
         return classification_loss(model(images), labels, label_smoothing=self._recipe.label_smoothing)
 
     def evaluate(self, model: nn.Module, device: torch.device, *, last: bool) -> Evaluation:
@@ -98,25 +80,16 @@ class Classification:
         loss = 0.0
         right = seen = 0
         for batch in self._test.epoch(0):
-            images, labels = self._move(batch, device)
+            images, labels = self._move(batch[0], device), batch[1].to(device)
             scores = model(images)
             loss += float(functional.cross_entropy(scores, labels, reduction="sum"))
             right += int((scores.argmax(1) == labels).sum())
             seen += len(labels)
         return Evaluation(loss / seen, {"accuracy": right / seen})
 
-    def keep(self, folder: Path) -> None:
-        """The weights are all that is needed."""
-
-    def _move(self, batch: Batch, device: torch.device) -> Batch:
-        images, labels = batch[0].to(device), batch[1].to(device)
-        if self._recipe.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
-        return images, labels
-
 
 def _image_size(recipe: Recipe, dataset: DataSet) -> int:
-    """The recipe's; else that of images in memory, while files are brought to what the network is made for."""
+    """The recipe's size; else that of images in memory, or for files the size that the network is made for."""
     if recipe.image_size is not None:
         return recipe.image_size
     return dataset.size if isinstance(dataset.train.images, Tensor) else recipe.network_pixels

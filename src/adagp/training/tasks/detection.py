@@ -1,7 +1,5 @@
-"""Objects in images; judged by mean average precision at an overlap of one half."""
+"""Object detection, judged by mean average precision at IoU 0.5."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,62 +11,48 @@ from adagp.extras import require
 from adagp.models import yolo
 from adagp.training.errors import RecipeError
 from adagp.training.recipe import Recipe
-from adagp.training.tasks.limits import check_batch_size
-from adagp.training.tasks.precision import Found, mean_average_precision
-from adagp.training.tasks.task import Evaluation, Metric
+from adagp.training.tasks.images import ImageTask
+from adagp.training.tasks.precision import ImageDetections, mean_average_precision
+from adagp.training.tasks.task import Evaluation, Metric, check_batch_size
 
 _STRIDE = 32
 _EVALUATION_BATCH = 16
 
 
-class ObjectDetection:
+class ObjectDetection(ImageTask):
     """YOLO's loss in training; mAP at IoU 0.5 and class accuracy in evaluation.
 
-    Objects that the data calls difficult are neither trained nor counted. Class accuracy is the share of objects whose
-    class is right in the prediction that answers for them, found or not.
+    Objects that the data marks as difficult are neither trained nor counted. Class accuracy is the fraction of objects
+    whose class is right in the prediction at their cell and anchor, whether or not it counts as a detection.
     """
 
     metrics: tuple[Metric, ...] = (Metric("map50", "mAP@0.5", "% mAP@0.5"), Metric("class_accuracy", "class accuracy"))
-    items = "images"
 
     def __init__(self, recipe: Recipe, dataset: Detection) -> None:
-        """Bring the images to the recipe's size.
+        """Resize the images to the recipe's size.
 
         Raises:
-            RecipeError: When the data does not fill a batch, or the network cannot take that size.
+            RecipeError: When the data does not fill a batch, or the size does not fit the network.
         """
         check_batch_size(recipe, len(dataset.train), self.items, dataset.name)
         self._size = recipe.image_size or recipe.network_pixels
         if self._size % _STRIDE:
-            raise RecipeError(f"image_size = {self._size} is not a multiple of {_STRIDE}, as {recipe.model} needs it")
-        require("faster_coco_eval")  # for the score, which comes after the first epoch
-        self._recipe, self._classes = recipe, len(dataset.classes)
-        self._train = DetectionBatches(
+            raise RecipeError(f"image_size = {self._size} is not a multiple of {_STRIDE}: {recipe.model} needs one")
+        require("faster_coco_eval")  # for the score after the first epoch
+        self._classes = len(dataset.classes)
+        train = DetectionBatches(
             dataset.train, recipe.batch_size, size=self._size, seed=recipe.seed, train=True, limit=recipe.train_limit
         )
-        self._test = DetectionBatches(
+        test = DetectionBatches(
             dataset.test, _EVALUATION_BATCH, size=self._size, seed=recipe.seed, train=False, limit=recipe.test_limit
         )
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Training batches in an epoch."""
-        return len(self._train)
-
-    @property
-    def test_items(self) -> int:
-        """Test images."""
-        return self._test.images_per_epoch
+        super().__init__(recipe, train, test)
 
     def build_model(self) -> nn.Module:
         """The network for the data's classes."""
         recipe = self._recipe
         model = models.build(recipe.model, recipe.network_form, num_classes=self._classes, **recipe.sizes)
-        return model.to(memory_format=torch.channels_last) if recipe.channels_last else model  # type: ignore[call-overload]
-
-    def epoch(self, epoch: int, start: int) -> Iterator[DetectionBatch]:
-        """Images and boxes."""
-        return self._train.epoch(epoch, start)
+        return self._in_layout(model)
 
     def share(self, batch: DetectionBatch, rank: int, count: int) -> DetectionBatch:
         """Every `count`-th image with its boxes."""
@@ -77,16 +61,16 @@ class ObjectDetection:
         return DetectionBatch(batch.images[rank::count], boxes, labels, difficult, batch.owners[own] // count)
 
     def loss(self, model: nn.Module, batch: DetectionBatch, device: torch.device) -> Tensor:
-        """Of boxes, objectness and classes."""
-        return yolo.loss(model(self._images(batch, device)), self._targets(batch, device))
+        """YOLO's loss of boxes, objectness and classes."""
+        return yolo.loss(model(self._move(batch.images, device)), self._targets(batch, device))
 
     def evaluate(self, model: nn.Module, device: torch.device, *, last: bool) -> Evaluation:
-        """Mean loss of an image, mAP and class accuracy."""
+        """Mean loss per image, mAP and class accuracy."""
         loss = 0.0
         right = objects = images = 0
-        found: list[Found] = []
+        found: list[ImageDetections] = []
         for batch in self._test.epoch(0):
-            outputs, targets = model(self._images(batch, device)), self._targets(batch, device)
+            outputs, targets = model(self._move(batch.images, device)), self._targets(batch, device)
             loss += float(yolo.loss(outputs, targets)) * len(batch.images)
             right += int((yolo.answers(outputs, targets)[:, 5:].argmax(1) == targets[:, 1]).sum())
             objects += len(targets)
@@ -97,13 +81,6 @@ class ObjectDetection:
             {"map50": mean_average_precision(found), "class_accuracy": right / objects if objects else 0.0},
         )
 
-    def keep(self, folder: Path) -> None:
-        """The weights are all that is needed."""
-
-    def _images(self, batch: DetectionBatch, device: torch.device) -> Tensor:
-        images = batch.images.to(device)
-        return images.contiguous(memory_format=torch.channels_last) if self._recipe.channels_last else images
-
     def _targets(self, batch: DetectionBatch, device: torch.device) -> Tensor:
         counted = ~batch.difficult
         rows = yolo.targets(
@@ -111,8 +88,8 @@ class ObjectDetection:
         )
         return rows.to(device)
 
-    def _found(self, batch: DetectionBatch, detections: list[yolo.Detections]) -> list[Found]:
-        """Objects and detections of each image, in pixels of the square."""
+    def _found(self, batch: DetectionBatch, detections: list[yolo.Detections]) -> list[ImageDetections]:
+        """Objects and detections of each image, in pixels of the resized image."""
         pairs = []
         for index, detected in enumerate(detections):
             own = batch.owners == index
@@ -124,5 +101,5 @@ class ObjectDetection:
                 "detected_labels": detected.classes.cpu(),
                 "scores": detected.scores.cpu(),
             }
-            pairs.append(Found(**of_image))
+            pairs.append(ImageDetections(**of_image))
         return pairs

@@ -10,16 +10,16 @@ IOU = 0.5
 
 
 @dataclass(frozen=True)
-class Found:
-    """The objects of an image, and what was detected in it; boxes are x1 y1 x2 y2 in pixels.
+class ImageDetections:
+    """The objects of an image and what was detected in it; boxes are x1 y1 x2 y2 in pixels.
 
     Attributes:
-        boxes: Of the objects, (M, 4).
-        labels: Of the objects, (M,).
-        difficult: Objects that are not counted, (M,): neither to find nor to miss them matters.
-        detected_boxes: Of the detections, (K, 4).
-        detected_labels: Of the detections, (K,).
-        scores: How sure each detection is, (K,).
+        boxes: Boxes of the objects, (M, 4).
+        labels: Classes of the objects, (M,).
+        difficult: Which objects are not counted, (M,): neither finding nor missing them matters.
+        detected_boxes: Boxes of the detections, (K, 4).
+        detected_labels: Classes of the detections, (K,).
+        scores: Confidence of each detection, (K,).
     """
 
     boxes: Tensor
@@ -30,10 +30,10 @@ class Found:
     scores: Tensor
 
 
-def mean_average_precision(found: Sequence[Found]) -> float:
-    """The mean over the classes that occur of COCO's average precision (101 recall levels) at IoU 0.5; 0 without any.
+def mean_average_precision(found: Sequence[ImageDetections]) -> float:
+    """COCO's average precision (101 recall levels) at IoU 0.5, averaged over the classes that occur; 0 without any.
 
-    Difficult objects are given as COCO's crowds, which take no part.
+    Difficult objects are passed as COCO's crowds, which are not counted.
     """
     import numpy as np
     from faster_coco_eval import COCO, COCOeval_faster
@@ -73,6 +73,6 @@ def mean_average_precision(found: Sequence[Found]) -> float:
 
 
 def _corner_and_size(box: list[float]) -> list[Any]:
-    """COCO's x, y, width, height."""
+    """The box in COCO's form: x, y, width, height."""
     x1, y1, x2, y2 = box
     return [x1, y1, x2 - x1, y2 - y1]

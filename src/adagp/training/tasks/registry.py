@@ -1,4 +1,4 @@
-"""The task of a data set."""
+"""From a data set to its task."""
 
 from adagp.data import AnyDataSet, DataSet, Translation
 from adagp.training.recipe import Recipe

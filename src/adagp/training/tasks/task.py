@@ -8,17 +8,20 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from adagp.training.errors import RecipeError
+from adagp.training.recipe import Recipe
+
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of an evaluation that is the larger the better.
+    """A figure of an evaluation; larger is better.
 
     Attributes:
-        name: What files call it.
-        label: What people call it.
-        unit: What stands behind a value in a sentence.
-        scale: What a stored value is multiplied by where it is shown.
-        is_share: Whether it is the share of test items that are right, so that their number says how fine it resolves.
+        name: Its name in files.
+        label: Its name in tables and sentences.
+        unit: What follows a value in a sentence.
+        scale: Factor between a stored value and the one that is shown.
+        is_share: Whether it is the fraction of test items that are right, so that their number limits its resolution.
     """
 
     name: str
@@ -29,11 +32,11 @@ class Metric:
 
     @property
     def heading(self) -> str:
-        """Over a column or beside an axis of values."""
+        """The label of a column or axis of values."""
         return f"{self.label} %" if self.unit.startswith("%") else self.label
 
     def cell(self, value: float) -> str:
-        """A value below its heading."""
+        """A value under `heading`."""
         return f"{self.scale * value:.2f}"
 
     def show(self, value: float) -> str:
@@ -53,9 +56,9 @@ class Task(Protocol):
     """One recipe's data, and what is done with it. Everything is a pure function of the recipe and the data."""
 
     metrics: tuple[Metric, ...]
-    """What an evaluation tells beside the loss; the first is the one that methods are judged by."""
+    """What an evaluation reports in addition to the loss; the first decides between methods."""
     items: str
-    """What an epoch goes through, in the plural."""
+    """The name of the training and test items, in the plural."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -63,26 +66,40 @@ class Task(Protocol):
 
     @property
     def test_items(self) -> int:
-        """How many items an evaluation is over."""
+        """Test items in an evaluation."""
 
     def build_model(self) -> nn.Module:
         """The recipe's network in the form that fits the data; its weights follow torch's global seed."""
 
     def epoch(self, epoch: int, start: int) -> Iterator[Any]:
-        """The training batches of an epoch from `start` on, the same as those of the whole epoch."""
+        """The training batches of an epoch from batch `start` on; starting late does not change them."""
 
     def share(self, batch: Any, rank: int, count: int) -> Any:
-        """The part of a training batch that is one rank's of `count`; all of it where there is only one."""
+        """The part of a training batch that belongs to one of `count` ranks."""
 
     def loss(self, model: nn.Module, batch: Any, device: torch.device) -> Tensor:
         """The loss of a training batch, which is moved to `device`; runs inside the engine's closure."""
 
     def evaluate(self, model: nn.Module, device: torch.device, *, last: bool) -> Evaluation:
-        """Judge a model in `eval` mode on the test items; what takes long is told at the `last` evaluation only."""
+        """Evaluate a model in `eval` mode on the test items; slow metrics only at the `last` evaluation."""
 
     def keep(self, folder: Path) -> None:
-        """Write what else a trained model needs to be used into the run's folder.
+        """Write what a trained model needs in addition to its weights into the run's folder.
 
         Raises:
-            RunFolderError: When the folder holds other files of the same kind, or they cannot be written.
+            RunFolderError: When the folder holds other such files, or they cannot be written.
         """
+
+
+def check_batch_size(recipe: Recipe, available: int, items: str, data: str) -> None:
+    """Refuse data that does not fill one batch.
+
+    Raises:
+        RecipeError: When a batch is larger than the `available` training items, or the recipe's limit of them.
+    """
+    count = min(available, recipe.train_limit or available)
+    if count < recipe.batch_size:
+        raise RecipeError(
+            f"batch_size = {recipe.batch_size} is larger than the {count} training {items} of '{data}', so an epoch "
+            "would hold no full batch: lower batch_size"
+        )

@@ -1,4 +1,4 @@
-"""Sentences and their translations; judged by BLEU."""
+"""Translation of sentences, judged by BLEU."""
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
@@ -17,8 +17,7 @@ from adagp.models.search import beam, greedy
 from adagp.models.transformer import LONGEST, Transformer
 from adagp.training.errors import RecipeError, RunFolderError
 from adagp.training.recipe import Recipe
-from adagp.training.tasks.limits import check_batch_size
-from adagp.training.tasks.task import Evaluation, Metric
+from adagp.training.tasks.task import Evaluation, Metric, check_batch_size
 
 _EVALUATION_BATCH = 100
 
@@ -28,8 +27,8 @@ Batch = tuple[Tensor, Tensor]
 class TextTranslation:
     """Cross-entropy of the next token in training; BLEU, token accuracy and loss in evaluation.
 
-    BLEU is sacrebleu's, on the raw text. After every epoch it is that of greedy translations; after the last one
-    `beam_bleu` tells that of beam search too.
+    BLEU is sacrebleu's, on the raw text. Every evaluation translates greedily; the last one also reports the BLEU of
+    beam search, as `beam_bleu`.
     """
 
     metrics: tuple[Metric, ...] = (
@@ -40,13 +39,13 @@ class TextTranslation:
     items = "sentence pairs"
 
     def __init__(self, recipe: Recipe, dataset: Translation) -> None:
-        """Learn both vocabularies from the training text, and number the tokens.
+        """Learn both vocabularies from the training text and encode it.
 
         Raises:
             RecipeError: When the data does not fill a batch, or a test sentence is too long for the network.
         """
         check_batch_size(recipe, len(dataset.train), self.items, dataset.name)
-        require("sacrebleu")  # for the score, which comes after the first epoch
+        require("sacrebleu")  # for the score after the first epoch
         self._recipe = recipe
         text = dataset.train[: recipe.train_limit]
         self._source, self._target = _vocabularies(text, recipe.vocabulary)
@@ -112,7 +111,7 @@ class TextTranslation:
         return Evaluation(loss / tokens, metrics)
 
     def keep(self, folder: Path) -> None:
-        """Both vocabularies: without them the weights translate nothing."""
+        """Keep both vocabularies: the weights are useless without them."""
         for vocabulary, name in ((self._source, "vocabulary-source.json"), (self._target, "vocabulary-target.json")):
             path = folder / name
             if path.exists() and not path.is_file():
@@ -128,11 +127,11 @@ class TextTranslation:
                 raise RunFolderError(f"'{path}' cannot be written: {error.strerror or error}") from error
 
     def _bleu(self, model: nn.Module, device: torch.device, search: Callable[..., list[list[int]]]) -> float:
-        import sacrebleu  # here, as it takes a second that other tasks need not wait
+        import sacrebleu  # here, because it takes a second that other tasks need not wait
 
         texts: list[str] = []
         for source, _ in self._test.epoch(0):
-            # A translation of twice as many tokens is a loop of the network, not a translation.
+            # Beyond twice the tokens of the source, the network repeats itself.
             longest = min(2 * source.shape[1] + 10, LONGEST)
             found = search(cast(Transformer, model), source.to(device), begin=BEGIN, end=END, longest=longest)
             texts += [self._target.decode(numbers) for numbers in found]
@@ -141,12 +140,12 @@ class TextTranslation:
 
 @lru_cache(maxsize=2)
 def _vocabularies(text: tuple[tuple[str, str], ...], size: int) -> tuple[Vocabulary, Vocabulary]:
-    """Of both languages; learnt once for all runs of a comparison."""
+    """The vocabularies of both languages, learned once for all runs of a comparison."""
     sources, targets = zip(*text, strict=True)
     return Vocabulary.build(sources, size), Vocabulary.build(targets, size)
 
 
 def _next_tokens(model: nn.Module, batch: Batch, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Logits (tokens, vocabulary) of each next token of the targets, and the true ones (tokens,)."""
+    """Logits (tokens, vocabulary) of each next target token, and the true tokens (tokens,)."""
     source, target = batch[0].to(device), batch[1].to(device)
     return model(source, target[:, :-1]).flatten(0, 1), target[:, 1:].flatten()
