@@ -34,7 +34,7 @@ def result(method: str, seconds: float, **figures: float) -> dict[str, Any]:
         "train_seconds": seconds,
         "diverged": None,
         "median_ms": {"BP": 100.0, "GP": 20.0},
-        "phases": {"WARMUP": 0, "BP": 100 - gp, "GP": gp},
+        "batches": {"WARMUP": 0, "BP": 100 - gp, "GP": gp},
         **{f"test_{name}": value for name, value in figures.items()},
     }
 
