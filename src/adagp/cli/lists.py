@@ -48,8 +48,8 @@ def _row(name: str, form: str, *, coverage: bool) -> dict[str, Any]:
     """On the meta device, as hundreds of megabytes of weights would say no more."""
     import torch
 
+    from adagp.cost import multiply_adds
     from adagp.layers.coverage import find_layers, present_coverage
-    from adagp.models.work import multiply_adds
 
     with torch.device("meta"):
         model = models.build(name, form).eval()

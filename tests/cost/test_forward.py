@@ -2,7 +2,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from adagp.models.work import multiply_adds
+from adagp.cost import multiply_adds
 
 
 class Net(nn.Module):

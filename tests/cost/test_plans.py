@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from adagp import AdaGP, Phase, Plan, cost, models, schedules
+from adagp import AdaGP, Phase, Plan, cost, layers, models, schedules
 from tests.nets import build, sgd
 
 
@@ -159,3 +159,23 @@ def test_the_model_is_left_alone() -> None:
 def test_a_shape_that_does_not_fit_is_named() -> None:
     with pytest.raises(ValueError, match=r"input_shape=\(2, 5, 6, 6\).*channel dimensions"):
         cost.CostModel(plain_cnn(), (2, 5, 6, 6))
+
+
+class Scale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight[:, 0]
+
+
+def test_a_registered_layer_without_a_product_costs_what_its_source_costs() -> None:
+    layers.register(Scale)(type(layers.kind_of(nn.Linear(2, 2))))
+    try:
+        costs = cost.CostModel(nn.Sequential(nn.Linear(3, 4), Scale()), (2, 3))
+        assert costs.layers(Plan(Phase.BP, "backprop"))["1"].total == 0
+        assert costs.layers(Plan(Phase.BP, "topk"))["1"].total == 0
+        assert costs.layers(Plan(Phase.GP, "predicted"))["1"].weight_gradient == 17 * 4
+    finally:
+        layers.unregister(Scale)

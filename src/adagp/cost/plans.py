@@ -1,0 +1,159 @@
+"""The cost of a plan: multiply-adds of a model's layers in one batch.
+
+A copy of the model is traced once under each plan, with the graph cut as the engine cuts it. Autograd then decides
+which layers pass `grad_output` on. Only the layers' products count: norms, activations, the optimizer and the
+predictor's own learning do not.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adagp.cost.tracing import Call, Product, Trace, trace_forward
+from adagp.layers import kind_of
+from adagp.layers.coverage import find_layers, uncovered_parameters
+from adagp.schedules import GradientWork, Phase, Plan, ResolvedPlan, always_backprop, resolve
+
+PREDICTOR_FEATURES = 17
+"""Inputs of the default predictor's last layer: a grid of 4 x 4 and a constant."""
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """Multiply-adds of one layer in one batch.
+
+    Attributes:
+        forward: For the output.
+        input_gradient: For the gradient of the input; 0 if no earlier layer needs it.
+        weight_gradient: For the weight gradient, whichever source supplies it.
+    """
+
+    forward: int = 0
+    input_gradient: int = 0
+    weight_gradient: int = 0
+
+    @property
+    def total(self) -> int:
+        """The sum of all three."""
+        return self.forward + self.input_gradient + self.weight_gradient
+
+    def __add__(self, other: "LayerCost") -> "LayerCost":
+        """The cost of two calls of the layer."""
+        return LayerCost(
+            self.forward + other.forward,
+            self.input_gradient + other.input_gradient,
+            self.weight_gradient + other.weight_gradient,
+        )
+
+
+class CostModel:
+    """The cost of plans for one model and one input shape."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        input_shape: Sequence[int],
+        *,
+        k: int = 1,
+        features: int = PREDICTOR_FEATURES,
+    ) -> None:
+        """Copy the model's shapes; the model itself is left as it is.
+
+        Args:
+            model: Any model whose forward takes one tensor.
+            input_shape: The shape of that tensor, batch first.
+            k: Output gradients that `topk` keeps per sample and channel.
+            features: Inputs of the predictor's last layer.
+        """
+        self._model = _on_meta(model).train()
+        self._input_shape = tuple(input_shape)
+        self._k, self._features = k, features
+        found, _ = find_layers(self._model, self._model.parameters())
+        self._layers = {layer.name: layer for layer in found if layer.weight.requires_grad}
+        others = uncovered_parameters(self._model, self._layers.values())
+        self._uncovered = [(module, parameter) for module, parameter in others if parameter.requires_grad]
+        kinds = {name: kind_of(module) for name, module in self._model.named_modules()}
+        self._kinds = {name: kind for name, kind in kinds.items() if kind is not None}
+        self._known: dict[tuple[str, ...], dict[str, LayerCost]] = {}
+        self._plain = self.plan_cost(always_backprop()(0))
+
+    def plan_cost(self, plan: Plan) -> int:
+        """Multiply-adds of one batch under a plan."""
+        return sum(cost.total for cost in self.layers(plan).values())
+
+    def relative(self, schedule: Callable[[int], Plan], steps: Iterable[int]) -> float:
+        """Multiply-adds of these batches under a schedule, relative to the same number of plain BP batches."""
+        costs = [self.plan_cost(schedule(step)) for step in steps]
+        if not costs:
+            raise ValueError("steps: is empty; give for example range(8)")
+        return sum(costs) / (len(costs) * self._plain)
+
+    def layers(self, plan: Plan) -> dict[str, LayerCost]:
+        """The cost of each layer under a plan, in the order of the forward.
+
+        A GP batch that needs no activations costs nothing: with `skip_forward=True`, which `adagp train` sets, the
+        engine leaves its forward out.
+        """
+        resolved = resolve(plan, list(self._layers))
+        covered = (task.source.name for task in resolved.tasks.values())
+        key = (plan.phase.value, *covered, *(plan.source_of_uncovered(name) for name, _ in self._uncovered))
+        if key not in self._known:
+            nothing = {name: LayerCost() for name in self._layers}
+            self._known[key] = self._count(resolved) if resolved.needs_forward else nothing
+        return self._known[key]
+
+    def _count(self, resolved: ResolvedPlan) -> dict[str, LayerCost]:
+        """Count one batch, with the graph cut as the engine cuts it."""
+        for name, layer in self._layers.items():
+            for parameter in layer.parameters():
+                parameter.requires_grad_(resolved.tasks[name].source.needs_backward)
+        for name, parameter in self._uncovered:
+            parameter.requires_grad_(resolved.trains(name))
+        try:
+            with torch.set_grad_enabled(resolved.plan.phase is not Phase.GP):
+                trace = trace_forward(self._model, torch.empty(self._input_shape, device="meta"))
+        except ValueError as error:
+            raise ValueError(f"input_shape={self._input_shape}: {error}") from error
+        found: dict[str, LayerCost] = {}
+        for call, products in self._layer_calls(trace):
+            found[call.module] = found.get(call.module, LayerCost()) + LayerCost(
+                sum(product.macs for product in products),
+                sum(product.macs for product in products if product.input_requires_grad),
+                self._weight_gradient(resolved, call, sum(product.macs for product in products)),
+            )
+        return found
+
+    def _layer_calls(self, trace: Trace) -> list[tuple[Call, list[Product]]]:
+        """Every call of a layer with the products it makes; a product belongs to the innermost layer around it."""
+        made: dict[Call, list[Product]] = {call: [] for call in trace.calls if call.module in self._kinds}
+        for product in trace.products:
+            layer_call = next((call for call in reversed(product.calls) if call in made), None)
+            if layer_call is not None:
+                made[layer_call].append(product)
+        return list(made.items())
+
+    def _weight_gradient(self, resolved: ResolvedPlan, call: Call, macs: int) -> int:
+        module, kind = self._model.get_submodule(call.module), self._kinds[call.module]
+        weight = module.weight
+        assert isinstance(weight, Tensor)
+        if call.module not in self._layers:
+            return macs if weight.requires_grad else 0
+        samples = call.output.shape[0] if call.output is not None and kind.has_batch(module, call.output) else 1
+        positions = max(1, macs // weight.numel() // samples)  # 1 for a weight that makes no product
+        parameters = sum(parameter.numel() for parameter in self._layers[call.module].parameters())
+        return resolved.tasks[call.module].source.macs(
+            GradientWork(macs, positions, parameters, topk=self._k, features=self._features)
+        )
+
+
+def _on_meta(model: nn.Module) -> nn.Module:
+    """A copy on the meta device; shared weights stay shared."""
+    memo: dict[int, Any] = {id(buffer): torch.empty_like(buffer, device="meta") for buffer in model.buffers()}
+    for parameter in model.parameters():
+        empty = torch.empty_like(parameter, device="meta")
+        memo[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
+    return copy.deepcopy(model, memo)
