@@ -8,7 +8,7 @@ import torch
 
 from adagp import models
 from adagp.accelerator import CNNS, DATA_SHAPES, network, networks, trace
-from adagp.accelerator.freeze import FOLDER, frozen_text
+from scripts.freeze_networks import FOLDER, frozen_text
 
 QUICK = [("vgg13", "cifar10"), ("mobilenet_v2", "imagenet"), ("transformer", "multi30k"), ("resnet50", "cifar100")]
 
@@ -18,13 +18,17 @@ def pairs():
 
 
 @pytest.mark.parametrize(("model", "data"), pairs())
-def test_frozen_files_are_what_a_fresh_trace_gives(model, data):
-    assert (FOLDER / networks.file_name(model, data)).read_text() == frozen_text(model, data)
+def test_frozen_networks_are_what_a_fresh_trace_gives(model, data):
+    assert network(model, data, networks.TRACED_BATCH) == networks.fresh(model, data)
+    form = DATA_SHAPES[data].form
+    if data == networks.stored_data(form):
+        assert (FOLDER / networks.file_name(model, form)).read_text() == frozen_text(model, form)
 
 
-def test_every_file_belongs_to_a_pair():
-    assert {path.name for path in FOLDER.iterdir()} == {networks.file_name(*pair) for pair in networks.PAIRS}
+def test_every_network_is_stored_once_per_form():
+    assert {path.name for path in FOLDER.iterdir()} == {networks.file_name(*stored) for stored in networks.FROZEN}
     assert len(CNNS) == 13
+    assert len(networks.FROZEN) == 2 * 13 + 2
 
 
 @pytest.mark.parametrize(("model", "data"), QUICK)

@@ -1,14 +1,13 @@
-"""The work of the zoo's networks on the papers' data sets, read from files so that neither torch nor tracing is needed.
+"""The zoo's networks on the papers' data sets, read from files so that neither torch nor tracing is needed.
 
-`python -m adagp.accelerator.freeze` writes the files again; a test compares them with a fresh trace.
+`python -m scripts.freeze_networks` writes the files again; a test compares them with a fresh trace.
 """
 
 import csv
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import TextIO
 
 from adagp.accelerator.shapes import LayerShape, Pass
 from adagp.accelerator.workload import Work, rebatch
@@ -19,17 +18,17 @@ CNNS = (
 )
 """The thirteen of the paper's table 1, in its order."""
 TRACED_BATCH = 2
-"""Of the frozen files; batch norm cannot be traced with one sample of one pixel."""
+"""Batch size of the stored files; batch norm cannot be traced with one sample of one pixel."""
 
 
 @dataclass(frozen=True)
 class DataShape:
-    """What a data set makes of a network.
+    """What a data set asks of a network.
 
     Attributes:
-        form: Of the network in the zoo.
-        samples: Of its training part.
-        sizes: Given to the network's builder.
+        form: The network's form in the zoo.
+        samples: Samples in the training set.
+        sizes: Arguments of the network's builder.
     """
 
     form: str
@@ -44,20 +43,17 @@ DATA_SHAPES: Mapping[str, DataShape] = {
     "multi30k": DataShape("multi30k", 29_000, {}),
     "voc2007": DataShape("voc", 5_011, {"num_classes": 20}),
 }
-"""Multi30k: sentence pairs, padded to the 16 words of the zoo's example; VOC 2007: training and validation images."""
+"""Multi30k counts sentence pairs, padded to the 16 words of the zoo's example. VOC 2007 counts `trainval` images."""
 IMAGE_SETS = ("cifar10", "cifar100", "imagenet")
-"""Those of the paper's figures 17 to 19."""
+"""The data sets of the paper's figures 17 to 19. Their networks end in the classifier."""
 PAIRS = (
     *((model, data) for data in IMAGE_SETS for model in CNNS),
     ("transformer", "multi30k"),
     ("yolo_v3", "voc2007"),
 )
-"""What is frozen: model and data set."""
-
-COLUMNS = (
-    *("name", "kind", "c_in", "c_out", "out", "kernel", "stride", "groups", "batch", "image", "dilation"),
-    *("transposed", "passes", "covered", "bias", "vector_words"),
-)
+"""Models and data sets that are read from files."""
+FROZEN = tuple(dict.fromkeys((model, DATA_SHAPES[data].form) for model, data in PAIRS))
+"""Models and forms that are stored, one file each."""
 
 
 def network(model: str, data: str, batch: int) -> list[Work]:
@@ -94,45 +90,30 @@ def fresh(model: str, data: str) -> list[Work]:
     return trace(built, *inputs)
 
 
-def file_name(model: str, data: str) -> str:
-    """Of the frozen work, in the folder `frozen`."""
-    return f"{model}_{data}.csv"
+def stored_data(form: str) -> str:
+    """The data set with which a form is stored; others of the same form differ in the classifier alone."""
+    return next(data for data, shape in DATA_SHAPES.items() if shape.form == form)
+
+
+def file_name(model: str, form: str) -> str:
+    """Name of a stored network in the folder `frozen`."""
+    return f"{model}_{form}.csv"
+
+
+def _frozen(model: str, data: str) -> tuple[Work, ...]:
+    shape = DATA_SHAPES[data]
+    works = _stored(model, shape.form)
+    if data not in IMAGE_SETS:
+        return works
+    *body, classifier = works
+    return (*body, replace(classifier, shape=replace(classifier.shape, c_out=shape.sizes["num_classes"])))
 
 
 @cache
-def _frozen(model: str, data: str) -> tuple[Work, ...]:
+def _stored(model: str, form: str) -> tuple[Work, ...]:
     folder = resources.files("adagp.accelerator") / "frozen"
-    with (folder / file_name(model, data)).open(encoding="utf-8") as file:
+    with (folder / file_name(model, form)).open(encoding="utf-8") as file:
         return tuple(_work(row) for row in csv.DictReader(file))
-
-
-def write(works: Iterable[Work], file: TextIO) -> None:
-    """The work as CSV, one product per line."""
-    lines = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-    lines.writeheader()
-    lines.writerows(_row(work) for work in works)
-
-
-def _row(work: Work) -> dict[str, str | int]:
-    shape = work.shape
-    return {
-        "name": work.name,
-        "kind": work.kind,
-        "c_in": shape.c_in,
-        "c_out": shape.c_out,
-        "out": _by(shape.out),
-        "kernel": _by(shape.kernel),
-        "stride": _by(shape.stride),
-        "groups": shape.groups,
-        "batch": shape.batch,
-        "image": _by(shape.image),
-        "dilation": _by(shape.dilation),
-        "transposed": int(shape.transposed),
-        "passes": " ".join(which.value for which in work.passes),
-        "covered": int(work.covered),
-        "bias": int(work.bias),
-        "vector_words": work.vector_words,
-    }
 
 
 def _work(row: Mapping[str, str]) -> Work:
@@ -151,10 +132,6 @@ def _work(row: Mapping[str, str]) -> Work:
     passes = tuple(Pass(which) for which in row["passes"].split())
     covered, bias = row["covered"] == "1", row["bias"] == "1"
     return Work(row["name"], row["kind"], shape, passes, covered, bias, int(row["vector_words"]))
-
-
-def _by(sizes: tuple[int, ...]) -> str:
-    return "x".join(map(str, sizes))
 
 
 def _sizes(text: str) -> tuple[int, ...]:
