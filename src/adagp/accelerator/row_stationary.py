@@ -5,21 +5,31 @@ plane of one output from one plane of one input (Chen, Emer and Sze, "Eyeriss: a
 energy-efficient dataflow", ISCA 2016, section V). A set that is larger than the array is folded, a smaller one is
 replicated:
 
-- output rows beyond the array's columns are first laid under each other, where rows of PEs are free, and then folded,
-  and a fold counts as a sample more;
-- filter rows beyond the array's rows are folded and follow each other at once;
-- copies side by side work on different output channels, copies under each other on different input or output channels.
+- output rows beyond the array's columns are first placed below each other, if rows of PEs are free, and then folded; a
+  fold counts as one more sample;
+- filter rows beyond the array's rows are folded, and the folds follow each other directly;
+- copies next to each other work on different output channels, copies below each other on different input or output
+  channels.
 
-One *pass* of the array then takes `filter width x output width` cycles a fold of the filter, and passes are the body of
-three loops over input channels, output channels and samples. How these are cut into what stays in the buffer, and what
-stays in the registers, decides the traffic: every way of cutting is weighed and the one of least energy is taken, as
-nn-dataflow does (Gao et al., "TETRIS", ASPLOS 2017), whose results this module gives to the word.
+One *pass* of the array takes `filter width x output width` cycles for each fold of the filter. Passes are the body of
+three loops over input channels, output channels and samples. Each loop is cut into three: an outer loop, whose rounds
+fetch from DRAM; a buffered loop, whose rounds fetch from the buffer; and a registered loop, whose data stays in the
+registers. Two of the loops go over the parts of a tensor, and the third reuses each part:
+
+- filters: over input and output channels, reused by samples;
+- inputs: over input channels and samples, reused by output channels;
+- outputs: over output channels and samples, reused by input channels, which add up partial sums.
+
+How the loops are cut, and which one is innermost, decides how often each tensor moves. Every way is weighed and the one
+of least energy is taken, as nn-dataflow does (Gao et al., "TETRIS", ASPLOS 2017). The results equal nn-dataflow's to
+the word.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +40,7 @@ Integers = NDArray[np.int64]
 Reals = NDArray[np.float64]
 Booleans = NDArray[np.bool_]
 _EQUAL = 1 + 1e-12
-"""Energies are sums of rounded fractions: so near each other they are equal."""
+"""Energies are sums of rounded fractions: within this factor they count as equal."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +50,12 @@ class Planes:
     Attributes:
         inputs: Input channels.
         outputs: Output channels.
-        samples: Batch.
+        samples: Samples of the batch.
         out: Height and width of an output plane.
         kernel: Height and width of a filter.
-        stride: Of the output in the input.
-        dilation: Of the filter's taps in the input.
-        spread: Every so many rows and columns of the input are data, the others zeros that are not stored.
+        stride: Stride of the output in the input.
+        dilation: Distance of the filter's taps in the input.
+        spread: Distance of stored rows and columns of the input; zeros between them are not stored.
     """
 
     inputs: int
@@ -58,25 +68,25 @@ class Planes:
     spread: tuple[int, int] = (1, 1)
 
     def extent(self, axis: int, out: float) -> float:
-        """Positions of the input, padding included, that so many positions of the output need."""
+        """Positions of the input, padding included, that `out` positions of the output need."""
         reach = (out - 1) * self.stride[axis] + (self.kernel[axis] - 1) * self.dilation[axis] + 1
         return reach / self.spread[axis]
 
     @property
     def window_words(self) -> int:
-        """Of an input row, what a PE must hold to make one output."""
+        """Words of an input row that a PE must hold to make one output."""
         return math.ceil(self.extent(1, 1))
 
 
 @dataclass(frozen=True)
 class MappedPlanes:
-    """What became of a convolution.
+    """Cycles and traffic of a mapped convolution.
 
     Attributes:
-        cycles: Of all passes.
-        dram_words: Read and written.
-        buffer_words: Read from and written to the global buffer.
-        array_words: Moved between PEs.
+        cycles: Cycles of all passes.
+        dram_words: Words read from and written to DRAM.
+        buffer_words: Words read from and written to the global buffer.
+        array_words: Words moved between PEs.
     """
 
     cycles: int
@@ -97,7 +107,7 @@ class _Fit:
 
 @dataclass(frozen=True)
 class _Totals:
-    """Words of filters, inputs and outputs if each is moved once, from DRAM, from the buffer and between PEs."""
+    """Words of filters, inputs and outputs if each moves once: from DRAM, from the buffer and between PEs."""
 
     dram: tuple[float, float, float]
     buffer: tuple[float, float, float]
@@ -105,12 +115,12 @@ class _Totals:
 
     @property
     def moved_cost(self) -> float:
-        """Energy of the buffer and of the array."""
+        """Energy of moving the buffer's and the array's words once."""
         return BUFFER_COST * sum(self.buffer) + ARRAY_COST * sum(self.array)
 
     @property
     def least_cost(self) -> float:
-        """Energy of all."""
+        """Energy of moving all words once."""
         return DRAM_COST * sum(self.dram) + self.moved_cost
 
 
@@ -122,12 +132,12 @@ def _fit(planes: Planes, rows: int, columns: int) -> _Fit:
     high, wide = planes.kernel[0], planes.out[0]
     fold_height, copies_high = (_ceil(high, rows), 1) if high > rows else (1, rows // high)
     fold_width, copies_wide = (_ceil(wide, columns), 1) if wide > columns else (1, columns // wide)
-    under = min(copies_high, fold_width)  # folds that lie under each other instead of following each other
+    under = min(copies_high, fold_width)  # folds placed below each other instead of after each other
     return _Fit(fold_height, _ceil(fold_width, under), copies_high // under, copies_wide)
 
 
 def _totals(planes: Planes, fit: _Fit) -> _Totals:
-    """Folded planes overlap, so that some input rows are fetched once more."""
+    """Folded planes overlap, so some input rows are fetched more than once."""
     height, width = planes.out
     folded_height, folded_kernel = _ceil(height, fit.fold_width), _ceil(planes.kernel[0], fit.fold_height)
     samples = planes.samples * fit.fold_width
@@ -146,9 +156,9 @@ def _totals(planes: Planes, fit: _Fit) -> _Totals:
 
 
 def _replications(planes: Planes, fit: _Fit) -> Iterator[tuple[int, int]]:
-    """Input and output channels in one pass: copies under each other are shared out in every way.
+    """Input and output channels in one pass, for every way to share out copies that lie below each other.
 
-    A way that needs more passes than one before it is left out; one that needs fewer comes beside it.
+    Ways that need more passes than an earlier one are left out.
     """
     fewest: int | None = None
     for high in _divisors(fit.copies_high):
@@ -171,38 +181,64 @@ def _divisor_array(value: int) -> Integers:
     return np.array(_divisors(value), dtype=np.int64)
 
 
-_OUTER, _BUFFERED, _INNER, _REGISTERED, _LARGER = range(5)
+class _Cuts(NamedTuple):
+    """Ways to cut one loop into an outer, a buffered and a registered loop, one entry of each array per way.
+
+    The three counts multiply to the loop's. A place is an index into the loop's divisors.
+
+    Attributes:
+        outer: Rounds that fetch from DRAM.
+        buffered: Rounds that fetch from the buffer.
+        inner_place: Place of buffered times registered, which is what the buffer holds.
+        registered_place: Place of what the registers hold.
+        next_place: Place of the next larger count that the registers could hold; the number of divisors if none.
+    """
+
+    outer: Integers
+    buffered: Integers
+    inner_place: Integers
+    registered_place: Integers
+    next_place: Integers
+
+    def at(self, chosen: NDArray[np.intp] | Booleans) -> "_Cuts":
+        """The chosen ways."""
+        return _Cuts(*(column[chosen] for column in self))
 
 
 @cache
-def _cuts(loops: int) -> Integers:
-    """Every way to cut a loop into an outer, a buffered and a registered one, as columns.
-
-    Rows: rounds that fetch from DRAM; rounds that fetch from the buffer; which divisor of the loop is buffered times
-    registered; which is registered; which is the next larger that could be, one too many where there is none.
-    """
-    places = {divisor: place for place, divisor in enumerate(_divisors(loops))}
-    columns = []
+def _cuts(count: int) -> _Cuts:
+    """Every way to cut a loop of this count."""
+    places = {divisor: place for place, divisor in enumerate(_divisors(count))}
+    ways = []
     for inner in places:
         held = _divisors(inner)
         larger = (*(places[divisor] for divisor in held[1:]), len(places))
-        for divisor, next_place in zip(held, larger, strict=True):
-            columns.append((loops // inner, inner // divisor, places[inner], places[divisor], next_place))
-    return np.array(columns, dtype=np.int64).T
+        for registered, next_place in zip(held, larger, strict=True):
+            ways.append((count // inner, inner // registered, places[inner], places[registered], next_place))
+    return _Cuts(*np.array(ways, dtype=np.int64).T)
 
 
-# Filters, inputs and outputs, in this order, are reused by one loop each and belong to the two others. The loops are
-# input channels 0, output channels 1 and samples 2.
-_REUSED_BY = [2, 1, 0]
-_BELONGS_TO = ((0, 1), (0, 2), (1, 2))
-_FIRST, _SECOND = ([pair[place] for pair in _BELONGS_TO] for place in range(2))
-# (innermost loop, tensor): whether the loop reuses the tensor, which is then fetched once.
-_REUSES = np.array([[reuse == loop for reuse in _REUSED_BY] for loop in range(3)])[:, :, None]
+_LOOPS = _INPUT_CHANNELS, _OUTPUT_CHANNELS, _SAMPLES = range(3)
+
+
+class _Tensor(NamedTuple):
+    """Two loops go over a tensor's parts; the third reuses each part."""
+
+    own_loops: tuple[int, int]
+    reused_by: int
+    holds_sums: bool = False
+
+
+_TENSORS = (
+    _Tensor((_INPUT_CHANNELS, _OUTPUT_CHANNELS), reused_by=_SAMPLES),  # filters
+    _Tensor((_INPUT_CHANNELS, _SAMPLES), reused_by=_OUTPUT_CHANNELS),  # inputs
+    _Tensor((_OUTPUT_CHANNELS, _SAMPLES), reused_by=_INPUT_CHANNELS, holds_sums=True),  # outputs
+)
 
 
 @cache
 def map_planes(planes: Planes, rows: int, columns: int, buffer_words: int, register_words: int) -> MappedPlanes | None:
-    """The mapping of least energy, of fewest cycles among equals; None where not even one pass fits the memories."""
+    """The mapping of least energy, and of fewest cycles among equals; None if not even one pass fits the memories."""
     fit = _fit(planes, rows, columns)
     totals = _totals(planes, fit)
     folded_height = _ceil(planes.out[0], fit.fold_width)
@@ -214,7 +250,7 @@ def map_planes(planes: Planes, rows: int, columns: int, buffer_words: int, regis
     row_words = (planes.kernel[1], planes.window_words, 1)
     pass_cycles = fit.fold_height * planes.kernel[1] * planes.out[1]
     found: list[tuple[float, int, MappedPlanes]] = []
-    # Later ways take no more cycles than earlier ones: once all is moved but once, none before is better.
+    # Later ways take no more cycles than earlier ones, so the search ends at the first that moves every word once.
     for inputs, outputs in reversed(list(_replications(planes, fit))):
         loops = (_ceil(planes.inputs, inputs), _ceil(planes.outputs, outputs), planes.samples * fit.fold_width)
         sizes = (plane_words[0] * inputs * outputs, plane_words[1] * inputs, plane_words[2] * outputs)
@@ -244,130 +280,152 @@ def _cheapest_cut(
     totals: _Totals,
     limit: float,
 ) -> tuple[float, float, float, float] | None:
-    """Energy of the best cut and the words it moves; None where none can be as cheap as `limit`.
+    """Energy of the best cut and the words it moves; None if no cut can be as cheap as `limit`.
 
-    DRAM words follow from the outer loops alone and are most of the energy. So the outer loops of fewest DRAM words are
-    tried first, and then only those that could be cheaper even if all else were moved but once.
+    DRAM words follow from the outer loops alone and are most of the energy. So the outer loops with the fewest DRAM
+    words are tried first. After that only those are tried that could still be cheaper if everything else moved once.
     """
     divisors = [_divisor_array(count) for count in loops]
-    fits = _held_words(divisors, plane_words) <= buffer_words
-    inner = np.nonzero(fits)
-    outers = np.array([count // divisor[place] for count, divisor, place in zip(loops, divisors, inner, strict=True)])
-    dram = _weighted(_dram_fetches(outers), totals.dram).min(axis=0)
+    buffer_fits = _held_words(divisors, plane_words) <= buffer_words
+    inner = np.nonzero(buffer_fits)
+    outer = np.array([count // divisor[place] for count, divisor, place in zip(loops, divisors, inner, strict=True)])
+    dram = _weighted(_dram_fetches(outer), totals.dram).min(axis=0)
     bound = DRAM_COST * dram + totals.moved_cost
     least = bound.min()
     if least > limit:
         return None
-    registers = np.zeros([len(divisor) + 1 for divisor in divisors], dtype=bool)  # one divisor too many never fits
-    registers[:-1, :-1, :-1] = _held_words(divisors, row_words) <= register_words
-    first = _cheapest(_cuts_within(loops, _marked(fits, inner, bound == least), registers), totals)
+    # One entry more along each axis: the place after the last divisor never fits.
+    register_fits = np.zeros([len(divisor) + 1 for divisor in divisors], dtype=bool)
+    register_fits[:-1, :-1, :-1] = _held_words(divisors, row_words) <= register_words
+
+    def cheapest_among(chosen: Booleans) -> tuple[float, float, float, float]:
+        allowed = np.zeros_like(buffer_fits)
+        allowed[tuple(place[chosen] for place in inner)] = True
+        return _cheapest(*_cuts_within(loops, allowed, register_fits), totals)
+
+    first = cheapest_among(bound == least)
     promising = bound <= first[0] * _EQUAL
-    if promising.sum() == (bound == least).sum():
-        return first
-    return _cheapest(_cuts_within(loops, _marked(fits, inner, promising), registers), totals)
+    return first if promising.sum() == (bound == least).sum() else cheapest_among(promising)
 
 
-def _marked(fits: Booleans, places: tuple[NDArray[np.intp], ...], chosen: Booleans) -> Booleans:
-    """A table in which only the chosen places are marked."""
-    marked = np.zeros_like(fits)
-    marked[tuple(place[chosen] for place in places)] = True
-    return marked
+def _cuts_within(
+    loops: tuple[int, int, int], buffer_fits: Booleans, register_fits: Booleans
+) -> tuple[Integers, Integers]:
+    """Outer and buffered rounds, each (loop, cut), of every combination of cuts that fits both memories.
 
+    A combination whose registers could hold more is left out: with the same outer loops it never moves fewer words.
 
-def _cuts_within(loops: tuple[int, int, int], buffers: Booleans, registers: Booleans) -> tuple[Integers, ...]:
-    """Cuts whose inner loops are marked in `buffers` and whose registered ones fit: columns of `_cuts` for each loop.
-
-    A cut that could hold more in the registers is left out: with the same outer loops it never moves less.
+    Args:
+        loops: Counts of the three loops.
+        buffer_fits: For every combination of places, whether the buffer holds those counts.
+        register_fits: The same for the registers.
     """
     each = []
     for loop, count in enumerate(loops):
-        cut = _cuts(count)
-        buffered, registered = _somewhere(buffers, loop), _somewhere(registers, loop)
-        each.append(cut[:, buffered[cut[_INNER]] & registered[cut[_REGISTERED]]])
-    fits = buffers[tuple(_along([cut[_INNER] for cut in each]))]
-    fits &= registers[tuple(_along([cut[_REGISTERED] for cut in each]))]
-    places = np.nonzero(fits)
-    for loop in range(3):
-        rows = [_LARGER if loop == other else _REGISTERED for other in range(3)]
-        more = registers[tuple(cut[row, place] for cut, row, place in zip(each, rows, places, strict=True))]
-        places = tuple(place[~more] for place in places)
-    return tuple(cut[:, place] for cut, place in zip(each, places, strict=True))
+        cuts = _cuts(count)
+        in_buffer, in_registers = _fits_somewhere(buffer_fits, loop), _fits_somewhere(register_fits, loop)
+        each.append(cuts.at(in_buffer[cuts.inner_place] & in_registers[cuts.registered_place]))
+    fits = buffer_fits[_own_axes(*(cuts.inner_place for cuts in each))]
+    fits &= register_fits[_own_axes(*(cuts.registered_place for cuts in each))]
+    combined = [cuts.at(place) for cuts, place in zip(each, np.nonzero(fits), strict=True)]
+    holds_most = np.ones(len(combined[0].outer), dtype=bool)
+    for enlarged in _LOOPS:
+        places = (cuts.next_place if loop == enlarged else cuts.registered_place for loop, cuts in enumerate(combined))
+        holds_most &= ~register_fits[tuple(places)]
+    outer = np.array([cuts.outer[holds_most] for cuts in combined])
+    return outer, np.array([cuts.buffered[holds_most] for cuts in combined])
 
 
-def _somewhere(marked: Booleans, loop: int) -> Booleans:
-    """Which counts of a loop are marked with any of the others."""
-    found: Booleans = np.logical_or.reduce(marked, axis=tuple(other for other in range(3) if other != loop))
+def _fits_somewhere(fits: Booleans, loop: int) -> Booleans:
+    """For each place of one loop, whether it fits together with any places of the other two."""
+    found: Booleans = np.logical_or.reduce(fits, axis=tuple(other for other in _LOOPS if other != loop))
     return found
 
 
-def _along(counts: list[Integers]) -> list[Integers]:
-    """Each loop's counts along its own axis of a table of all combinations."""
-    return [count.reshape([-1 if axis == loop else 1 for axis in range(3)]) for loop, count in enumerate(counts)]
+def _own_axes(first: Integers, second: Integers, third: Integers) -> tuple[Integers, Integers, Integers]:
+    """One array per loop, each along its own axis, so that together they broadcast to all combinations."""
+    return first[:, None, None], second[:, None], third
 
 
 def _held_words(counts: list[Integers], unit_words: tuple[int, int, int]) -> Integers:
-    """Words that filters, inputs and outputs take, for all combinations of so many of each loop."""
-    along = _along(counts)
-    a, b, c = (unit * along[x] * along[y] for unit, (x, y) in zip(unit_words, _BELONGS_TO, strict=True))
-    words: Integers = a + b + c
+    """Words that all three tensors take, for every combination of the loops' counts."""
+    along = _own_axes(*counts)
+    filters, inputs, outputs = (
+        unit * along[tensor.own_loops[0]] * along[tensor.own_loops[1]]
+        for unit, tensor in zip(unit_words, _TENSORS, strict=True)
+    )
+    words: Integers = filters + inputs + outputs
     return words
 
 
-def _cheapest(cuts: tuple[Integers, ...], totals: _Totals) -> tuple[float, float, float, float]:
+def _cheapest(outer: Integers, buffered: Integers, totals: _Totals) -> tuple[float, float, float, float]:
     """Energy of the best order of the loops of the best cut, and the words it moves.
 
-    All orders at once, as tables of (innermost outer loop, innermost buffered loop, tensor, cut).
+    Only the innermost loop of an order matters. Tables have the axes (innermost outer loop, innermost buffered loop,
+    tensor, cut).
     """
-    outers, buffered = np.array([cut[_OUTER] for cut in cuts]), np.array([cut[_BUFFERED] for cut in cuts])
-    fetches = _dram_fetches(outers)
-    rounds = _with_partial_sums(outers[_REUSED_BY] * np.where(_REUSES, 1, buffered[_REUSED_BY]))
+    fetches = _dram_fetches(outer)
+    refills = np.empty((3, *fetches.shape), dtype=np.int64)
     several = buffered > 1
-    # Where the registers hold all that is buffered, the buffer is read as often as DRAM.
-    refills = np.where(several[_FIRST] | several[_SECOND], rounds, fetches[:, None])
-    dram, buffer, array = (
-        _weighted(*moved) for moved in ((fetches, totals.dram), (refills, totals.buffer), (refills, totals.array))
-    )
+    for place, tensor in enumerate(_TENSORS):
+        first, second = tensor.own_loops
+        # Where the registers hold every part that is buffered, the buffer is read as often as DRAM.
+        replaced = several[first] | several[second]
+        rounds = np.array([outer[tensor.reused_by]] * 3)  # (innermost buffered loop, cut)
+        rounds[first] *= buffered[tensor.reused_by]
+        rounds[second] *= buffered[tensor.reused_by]
+        refills[:, :, place] = np.where(replaced, _moves(tensor, rounds), fetches[:, None, place])
+    dram = _weighted(fetches, totals.dram)
+    buffer, array = _weighted(refills, totals.buffer), _weighted(refills, totals.array)
     cost = DRAM_COST * dram[:, None] + BUFFER_COST * buffer + ARRAY_COST * array
     order, within, cut = (int(place) for place in np.unravel_index(cost.argmin(), cost.shape))
-    best = cost[order, within, cut], dram[order, cut], buffer[order, within, cut], array[order, within, cut]
-    return float(best[0]), float(best[1]), float(best[2]), float(best[3])
+    return (
+        float(cost[order, within, cut]),
+        float(dram[order, cut]),
+        float(buffer[order, within, cut]),
+        float(array[order, within, cut]),
+    )
 
 
-def _dram_fetches(outers: Integers) -> Integers:
-    """How often each tensor is fetched from DRAM: once, and again in each round of an outer loop that does not hold it.
+def _dram_fetches(outer: Integers) -> Integers:
+    """How often each tensor moves between DRAM and the buffer, from (loop, cut) to (innermost loop, tensor, cut).
 
-    (loop, cut) to (innermost loop, tensor, cut).
+    A tensor whose only part stays in the buffer moves once. So does one whose reusing loop is innermost: each part is
+    reused before it is replaced. Otherwise it moves again in every round of the reusing loop.
     """
-    several = outers > 1
-    again = np.where(several[_FIRST] | several[_SECOND], outers[_REUSED_BY], 1)
-    return np.where(_REUSES, 1, _with_partial_sums(again[None]))
+    fetches = np.ones((3, 3, outer.shape[1]), dtype=np.int64)
+    several = outer > 1
+    for place, tensor in enumerate(_TENSORS):
+        first, second = tensor.own_loops
+        rounds = np.where(several[first] | several[second], outer[tensor.reused_by], 1)
+        fetches[first, place] = fetches[second, place] = _moves(tensor, rounds)
+    return fetches
 
 
-def _with_partial_sums(rounds: Integers) -> Integers:
-    """Outputs, the last of (..., tensor, cut), are written in every round, and read back in all but the first."""
-    rounds[..., 2, :] = 2 * rounds[..., 2, :] - 1
-    return rounds
+def _moves(tensor: _Tensor, rounds: Integers) -> Integers:
+    """Partial sums are written in every round and read back in all but the first."""
+    return 2 * rounds - 1 if tensor.holds_sums else rounds
 
 
-def _weighted(fetches: Integers, words: tuple[float, float, float]) -> Reals:
-    """Words of (..., tensor, cut)."""
+def _weighted(moves: Integers, words: tuple[float, float, float]) -> Reals:
+    """Words moved in all, from (..., tensor, cut) to (..., cut)."""
     filters, inputs, outputs = words
-    total: Reals = filters * fetches[..., 0, :] + inputs * fetches[..., 1, :] + outputs * fetches[..., 2, :]
+    total: Reals = filters * moves[..., 0, :] + inputs * moves[..., 1, :] + outputs * moves[..., 2, :]
     return total
 
 
 def cut_to_fit(planes: Planes, rows: int, columns: int, buffer_words: int, register_words: int) -> MappedPlanes | None:
-    """Map planes whose filters are too large for the memories by cutting the filters into strips and bands.
+    """Map planes, and cut filters that are too large for the memories into bands and strips.
 
-    This is what a weight gradient needs, whose filter is a whole plane of output gradients. Every piece counts as an
-    input channel more.
+    A weight gradient needs this: its filter is a whole plane of output gradients. Every piece counts as one more input
+    channel.
     """
     height, width = planes.kernel
     for bands in range(1, height + 1):
         for strips in range(1, width + 1):
             kernel = (_ceil(height, bands), _ceil(width, strips))
             if strips > 1 and kernel[1] == _ceil(width, strips - 1):
-                continue  # the same pieces and one without work
+                continue  # the same pieces, and an empty one
             cut = replace(planes, inputs=planes.inputs * bands * strips, kernel=kernel)
             mapping = map_planes(cut, rows, columns, buffer_words, register_words)
             if mapping is not None:
