@@ -6,14 +6,14 @@ from pathlib import Path
 
 import adagp.accelerator
 from adagp.accelerator.networks import FROZEN, file_name, fresh, stored_data
-from adagp.accelerator.workload import Work
+from adagp.accelerator.workload import LayerOp
 
 FOLDER = Path(adagp.accelerator.__file__).parent / "frozen"
 
 
 def frozen_text(model: str, form: str) -> str:
     """The content of one file: a line per product."""
-    rows = [_row(work) for work in fresh(model, stored_data(form))]
+    rows = [_row(op) for op in fresh(model, stored_data(form))]
     text = io.StringIO()
     lines = csv.DictWriter(text, rows[0], lineterminator="\n")
     lines.writeheader()
@@ -21,11 +21,11 @@ def frozen_text(model: str, form: str) -> str:
     return text.getvalue()
 
 
-def _row(work: Work) -> dict[str, str | int]:
-    shape = work.shape
+def _row(op: LayerOp) -> dict[str, str | int]:
+    shape = op.shape
     return {
-        "name": work.name,
-        "kind": work.kind,
+        "name": op.name,
+        "kind": op.kind,
         "c_in": shape.c_in,
         "c_out": shape.c_out,
         "out": _by(shape.out),
@@ -36,10 +36,10 @@ def _row(work: Work) -> dict[str, str | int]:
         "image": _by(shape.image),
         "dilation": _by(shape.dilation),
         "transposed": int(shape.transposed),
-        "passes": " ".join(which.value for which in work.passes),
-        "covered": int(work.covered),
-        "bias": int(work.bias),
-        "vector_words": work.vector_words,
+        "passes": " ".join(which.value for which in op.passes),
+        "covered": int(op.covered),
+        "bias": int(op.bias),
+        "vector_words": op.vector_words,
     }
 
 

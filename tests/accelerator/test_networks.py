@@ -41,9 +41,9 @@ def test_any_batch_is_what_tracing_that_batch_gives(model, data):
 
 
 def test_networks_that_are_not_frozen_are_traced():
-    works = network("resnet20", "cifar10", 5)
-    assert len(works) == 20
-    assert works[0].shape.batch == 5
+    ops = network("resnet20", "cifar10", 5)
+    assert len(ops) == 20
+    assert ops[0].shape.batch == 5
 
 
 def test_vector_work_is_counted_with_the_product_before_it():

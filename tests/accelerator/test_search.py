@@ -1,18 +1,16 @@
 import pytest
 
-from adagp.accelerator import Array, LayerShape, Machine, Pass, Work, network, pass_cost
+from adagp.accelerator import Array, LayerOp, LayerShape, Machine, Pass, network, pass_cost
 from adagp.accelerator.search import search
 
 WORKS = [
-    Work("a", "convolution", LayerShape(3, 17, (9, 9), (3, 3), batch=2), (Pass.FORWARD, Pass.WEIGHT_GRAD)),
-    Work("b", "convolution", LayerShape(17, 5, (9, 9), (1, 1), batch=2), tuple(Pass)),
+    LayerOp("a", "convolution", LayerShape(3, 17, (9, 9), (3, 3), batch=2), (Pass.FORWARD, Pass.WEIGHT_GRAD)),
+    LayerOp("b", "convolution", LayerShape(17, 5, (9, 9), (1, 1), batch=2), tuple(Pass)),
 ]
 
 
-def cycles(works, rows, columns, dataflow):
-    return sum(
-        pass_cost(work.shape, which, Array(rows, columns), dataflow).cycles for work in works for which in work.passes
-    )
+def cycles(ops, rows, columns, dataflow):
+    return sum(pass_cost(op.shape, which, Array(rows, columns), dataflow).cycles for op in ops for which in op.passes)
 
 
 @pytest.mark.parametrize("dataflow", ["ws", "os", "is"])

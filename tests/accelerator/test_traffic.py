@@ -7,10 +7,10 @@ from adagp.accelerator import (
     POLICIES,
     Array,
     Design,
+    LayerOp,
     LayerShape,
     Machine,
     Pass,
-    Work,
     cost_table,
     network,
     paper_schedule,
@@ -22,7 +22,7 @@ from adagp.schedules import fixed
 
 PLENTY = 10**12
 # X, W and Y are told apart by their words: 4000, 280 and 700.
-LAYER = Work("a", "linear", LayerShape(40, 7, batch=100), tuple(Pass), covered=True)
+LAYER = LayerOp("a", "linear", LayerShape(40, 7, batch=100), tuple(Pass), covered=True)
 X, W, Y = LAYER.shape.input_words, LAYER.shape.weight_words, LAYER.shape.output_words
 SMALL = st.integers(1, 60)
 
@@ -68,35 +68,35 @@ def test_each_pass_moves_its_own_tensors():
     assert pass_words(transposed, Pass.FORWARD, PLENTY) == transposed.words
 
 
-def batch_words(policy):
+def batch_traffic(policy):
     """Of a true and of a predicted batch of the one layer, without the predictor's words."""
     traffic = layer_traffic(LAYER, POLICIES[policy], PLENTY)
     bp = traffic.forward + traffic.input_grad + traffic.weight_grad - traffic.shared + traffic.update
-    return bp, traffic.forward_kept + traffic.update_in_place
+    return bp, traffic.forward_on_chip + traffic.update_in_place
 
 
 def test_policies_by_hand():
     forward = X + W + Y
-    assert batch_words("once") == (forward + (Y + X + W) + (X + W), forward + W)
+    assert batch_traffic("once") == (forward + (Y + X + W) + (X + W), forward + W)
     separate = forward + (Y + W + X) + (Y + X + W) + 3 * W
-    assert batch_words("separate") == (separate, forward + W)
-    assert batch_words("momentum") == (separate + 2 * W, forward + 3 * W)
-    assert batch_words("kept") == (separate, 2 * W)
+    assert batch_traffic("separate") == (separate, forward + W)
+    assert batch_traffic("momentum") == (separate + 2 * W, forward + 3 * W)
+    assert batch_traffic("kept") == (separate, 2 * W)
     first = layer_traffic(LAYER, POLICIES["kept"], PLENTY, first=True)
-    assert first.forward_kept == X + W
+    assert first.forward_on_chip == X + W
 
 
 def test_a_first_layer_without_an_input_gradient_reads_its_weights_for_the_update():
-    work = Work("a", "linear", LAYER.shape, (Pass.FORWARD, Pass.WEIGHT_GRAD))
-    runs = simulate([work], fixed(0, 1), 1, Machine(policy="once"))
+    op = LayerOp("a", "linear", LAYER.shape, (Pass.FORWARD, Pass.WEIGHT_GRAD))
+    runs = simulate([op], fixed(0, 1), 1, Machine(policy="once"))
     assert runs[Design.BASELINE].dram_words == (X + W + Y) + (Y + X) + 2 * W
 
 
 def test_products_of_activations_have_no_weights_to_update():
-    work = Work("a", "matmul", LayerShape(40, 70, groups=10, batch=9), tuple(Pass))
-    traffic = layer_traffic(work, POLICIES["kept"], PLENTY)
-    assert (traffic.update, traffic.update_in_place, traffic.forward_kept) == (0, 0, 0)
-    assert traffic.weight_grad == work.shape.words
+    op = LayerOp("a", "matmul", LayerShape(40, 70, groups=10, batch=9), tuple(Pass))
+    traffic = layer_traffic(op, POLICIES["kept"], PLENTY)
+    assert (traffic.update, traffic.update_in_place, traffic.forward_on_chip) == (0, 0, 0)
+    assert traffic.weight_grad == op.shape.words
 
 
 def test_predictor_words_are_counted():
@@ -104,7 +104,7 @@ def test_predictor_words_are_counted():
     runs = simulate([LAYER], fixed(1, 1), 2, machine)
     gp, bp = runs[Design.EFFICIENT].batches
     small, last = machine.predictor.layers(LAYER)
-    plain_bp, plain_gp = batch_words("separate")
+    plain_bp, plain_gp = batch_traffic("separate")
     assert gp.dram_words == plain_gp
     assert bp.dram_words == plain_bp + 2 * last.output_words  # a prediction waits off the chip for the truth
     low_gp, low_bp = runs[Design.LOW].batches

@@ -19,8 +19,8 @@ def traced(name, batch=2):
     return model, inputs, trace(model, *inputs)
 
 
-def macs(works, *passes):
-    return sum(work.shape.gemm(which).macs for work in works for which in work.passes if which in passes)
+def macs(ops, *passes):
+    return sum(op.shape.gemm(which).macs for op in ops for which in op.passes if which in passes)
 
 
 def test_small_network_by_hand():
@@ -70,39 +70,39 @@ def test_attention_is_one_product_per_sample_and_head(how):
     assert query.shape == LayerShape(16, 16, batch=10)
     assert scores.shape == LayerShape(8 * 4, 8 * 5, groups=8, batch=5)
     assert mix.shape == LayerShape(8 * 5, 8 * 4, groups=8, batch=5)
-    for work in (scores, mix):
-        assert (work.kind, work.covered, work.passes) == ("matmul", False, (FORWARD, INPUT_GRAD, WEIGHT_GRAD))
+    for op in (scores, mix):
+        assert (op.kind, op.covered, op.passes) == ("matmul", False, (FORWARD, INPUT_GRAD, WEIGHT_GRAD))
 
 
 def test_borrowed_weights_are_counted_and_not_covered():
     attention = nn.MultiheadAttention(16, 4, batch_first=True)
     x = torch.zeros(2, 5, 16)
-    works = trace(attention, x, x, x)
-    assert [work.kind for work in works] == ["linear"] * 3 + ["matmul"] * 2 + ["linear"]
-    assert not any(work.covered for work in works)
+    ops = trace(attention, x, x, x)
+    assert [op.kind for op in ops] == ["linear"] * 3 + ["matmul"] * 2 + ["linear"]
+    assert not any(op.covered for op in ops)
 
 
 @pytest.mark.parametrize("name", ["vgg13", "resnet20", "mobilenet_v2", "transformer"])
 def test_forward_is_what_torch_counts(name):
-    model, inputs, works = traced(name)
+    model, inputs, ops = traced(name)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(*inputs)
-    assert 2 * macs(works, FORWARD) == counter.get_total_flops()
+    assert 2 * macs(ops, FORWARD) == counter.get_total_flops()
 
 
 @pytest.mark.parametrize("name", ["vgg13", "transformer"])
 def test_backward_of_networks_without_strides_is_what_torch_counts(name):
-    model, inputs, works = traced(name)
+    model, inputs, ops = traced(name)
     with FlopCounterMode(display=False) as counter:
         model(*inputs).sum().backward()
-    assert 2 * macs(works, *Pass) == counter.get_total_flops()
+    assert 2 * macs(ops, *Pass) == counter.get_total_flops()
 
 
 def test_frozen_layers_need_no_gradients():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
     model[0].requires_grad_(False)
     model[2].requires_grad_(False)
-    passes = [work.passes for work in trace(model, torch.zeros(2, 4))]
+    passes = [op.passes for op in trace(model, torch.zeros(2, 4))]
     assert passes == [(FORWARD,), (FORWARD, WEIGHT_GRAD), (FORWARD, INPUT_GRAD)]
 
 
@@ -158,19 +158,19 @@ def predictor_for(module, **sizes):
     ],
 )
 def test_predictor_shapes_are_those_of_the_real_predictor(module, inputs, grid, channels):
-    (work,) = trace(nn.Sequential(module), inputs)
-    convolution, last = PredictorShape(grid, channels).layers(work)
+    (op,) = trace(nn.Sequential(module), inputs)
+    convolution, last = PredictorShape(grid, channels).layers(op)
     real = predictor_for(module, grid=grid, channels=channels)
     assert convolution.weight_words == real._conv.weight.numel()
     assert last.weight_words == real._last.numel()
-    assert convolution.batch == last.batch == work.shape.c_out
+    assert convolution.batch == last.batch == op.shape.c_out
     assert convolution.output_words == last.batch * (last.c_in - 1)
 
 
 def test_predictor_work_is_what_the_cost_of_a_plan_counts():
-    model, (images,), works = traced("resnet20")
+    model, (images,), ops = traced("resnet20")
     plan = Plan(Phase.GP, "predicted")
     counted = CostModel(model, images.shape).layers(plan)
-    for work in works:
-        _, last = PredictorShape().layers(work)
-        assert last.gemm(FORWARD).macs == counted[work.name].weight_gradient
+    for op in ops:
+        _, last = PredictorShape().layers(op)
+        assert last.gemm(FORWARD).macs == counted[op.name].weight_gradient

@@ -48,7 +48,7 @@ def small_memories(monkeypatch):
         sizes = zip(small_cores(design).items(), (array, second_array), strict=False)
         return {unit: replace(core, rows=rows, columns=columns) for (unit, core), (rows, columns) in sizes}
 
-    monkeypatch.setattr("adagp.accelerator.rtl.designs.geometries", small)
+    monkeypatch.setattr("adagp.accelerator.rtl.top.geometries", small)
 
 
 @needs_cells

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from adagp import AdaGP, Phase, Plan, schedules, sources
-from adagp.accelerator import LayerShape, Pass, Work, batch_duties
+from adagp.accelerator import LayerOp, LayerShape, Pass, batch_tasks
 from adagp.cost import CostModel
 from adagp.layers import Layer
 from adagp.layers.rows import Rows
@@ -80,7 +80,7 @@ SIGN = SourceSpec(
     colour="#0072B2",
     remembers=True,
     on_array=True,
-    macs=lambda work: work.parameters,
+    macs=lambda op: op.parameters,
 )
 
 
@@ -130,10 +130,10 @@ def test_a_registered_source_is_known_to_every_reader_of_the_table() -> None:
     assert sum(cost.total for cost in costs.values()) == 0  # it needs no forward
     mixed = CostModel(model, (8, 4)).layers(Plan(Phase.BP, "backprop", {"0": "sign"}))
     assert mixed["0"].weight_gradient == 4 * 3 + 3
-    work: Any = Work("0", "linear", LayerShape(4, 3, batch=8), tuple(Pass), covered=True)
-    (duty,) = batch_duties([work], Plan(Phase.GP, "sign"), learning=False)
-    assert duty.update
-    assert not duty.predict
+    op: Any = LayerOp("0", "linear", LayerShape(4, 3, batch=8), tuple(Pass), covered=True)
+    (task,) = batch_tasks([op], Plan(Phase.GP, "sign"), learning=False)
+    assert task.update
+    assert not task.predict
 
 
 def test_a_gradient_of_a_users_source_that_is_not_finite_makes_the_batch_fall_back() -> None:

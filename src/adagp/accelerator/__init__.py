@@ -3,17 +3,17 @@
 from typing import TYPE_CHECKING
 
 from adagp.accelerator.array import DATAFLOWS, Array, PassCost, layer_cost, pass_cost
+from adagp.accelerator.array_tasks import ArrayTask, batch_tasks
 from adagp.accelerator.designs import Design, Step, batch_steps
-from adagp.accelerator.duties import Duty, batch_duties
 from adagp.accelerator.energy import COST_TABLES, CostTable, cost_table
+from adagp.accelerator.layer_costs import LayerCosts, backward_cycles, forward_cycles, network_costs
 from adagp.accelerator.machine import Machine
 from adagp.accelerator.networks import CNNS, DATA_SHAPES, IMAGE_SETS, network
-from adagp.accelerator.parts import Parts, backward_cycles, forward_cycles, network_parts
 from adagp.accelerator.setting import Setting, read_machine
 from adagp.accelerator.shapes import Gemm, LayerShape, Pass
-from adagp.accelerator.simulation import EPOCH_STEPS, Batch, Run, Simulation, paper_schedule, simulate
+from adagp.accelerator.simulation import EPOCH_STEPS, BatchKind, DesignRun, Simulation, paper_schedule, simulate
 from adagp.accelerator.traffic import POLICIES, Policy
-from adagp.accelerator.workload import PredictorShape, Work
+from adagp.accelerator.workload import LayerOp, PredictorShape
 from adagp.lazy import lazily
 
 if TYPE_CHECKING:
@@ -28,31 +28,31 @@ __all__ = [
     "IMAGE_SETS",
     "POLICIES",
     "Array",
-    "Batch",
+    "ArrayTask",
+    "BatchKind",
     "CostTable",
     "Design",
-    "Duty",
+    "DesignRun",
     "Gemm",
+    "LayerCosts",
+    "LayerOp",
     "LayerShape",
     "Machine",
-    "Parts",
     "Pass",
     "PassCost",
     "Policy",
     "PredictorShape",
-    "Run",
     "Setting",
     "Simulation",
     "Step",
-    "Work",
     "backward_cycles",
-    "batch_duties",
     "batch_steps",
+    "batch_tasks",
     "cost_table",
     "forward_cycles",
     "layer_cost",
     "network",
-    "network_parts",
+    "network_costs",
     "paper_schedule",
     "pass_cost",
     "read_machine",

@@ -1,25 +1,22 @@
 """The four designs: how a batch's layers and the predictor share the machine (sections 4.2 and 6.3 of the paper).
 
-A design turns a batch into steps that follow each other. Layers are synchronised: a step begins when all of the one
-before it is done. The designs are composed of the same parts:
+A design turns a batch into steps. Layers are synchronised: a step begins when the step before it is done.
 
-- BASELINE: plain backpropagation, without a predictor;
-- EFFICIENT: the predictor runs on the same array after each layer, its weights stay in a memory of their own;
-- LOW: the same, but its weights are loaded from DRAM first, and stored again after learning;
-- MAX: it runs on a second array beside the layers: its forward beside the next layer's forward, its learning beside the
-  same layer's backward. Where the second array is so small that the first would be done sooner, the first is used, so
-  MAX is never slower than EFFICIENT.
+- BASELINE: plain backpropagation, without a predictor.
+- EFFICIENT: the predictor runs on the same array after each layer. Its weights stay in a memory of their own.
+- LOW: as EFFICIENT, but the predictor's weights are loaded from DRAM first, and stored again after learning.
+- MAX: the predictor runs on a second array. A layer's prediction overlaps with the next layer's forward, and its
+  learning with the same layer's backward. Where the first array would finish both sooner, it does both, so MAX is never
+  slower than EFFICIENT.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import pairwise
 
-from adagp.accelerator.duties import Duty
-from adagp.accelerator.machine import Machine
-from adagp.accelerator.parts import (
-    Parts,
+from adagp.accelerator.array_tasks import ArrayTask
+from adagp.accelerator.layer_costs import (
+    LayerCosts,
     backward_cycles,
     backward_words,
     buffer_words,
@@ -28,10 +25,11 @@ from adagp.accelerator.parts import (
     prediction_words,
     reload_words,
 )
+from adagp.accelerator.machine import Machine
 
 
 class Design(Enum):
-    """The baseline and the paper's three."""
+    """The baseline and the paper's three designs."""
 
     BASELINE = "baseline"
     LOW = "low"
@@ -47,14 +45,14 @@ class Step:
     """What runs until the next step may begin.
 
     Attributes:
-        layer: That is computed; empty where only the predictor is left.
+        layer: The layer that is computed; empty if only the predictor runs.
         stage: `forward` or `backward`.
-        cycles: Of the whole step.
-        layer_cycles: Of the layer itself, stalls included.
-        predictor_layer: Whose gradient is predicted or learned; empty if none.
-        predictor_cycles: Of the predictor.
-        load_cycles: Of loading and storing the predictor's weights.
-        beside: Whether the predictor runs at the same time, on the second array.
+        cycles: Cycles of the whole step.
+        layer_cycles: Cycles of the layer itself, stalls included.
+        predictor_layer: The layer whose gradient is predicted or learned from; empty if none is.
+        predictor_cycles: Cycles of the predictor.
+        load_cycles: Cycles to load and store the predictor's weights.
+        overlapped: Whether the predictor runs at the same time as the layer, on the second array.
     """
 
     layer: str
@@ -64,111 +62,110 @@ class Step:
     predictor_layer: str = ""
     predictor_cycles: int = 0
     load_cycles: int = 0
-    beside: bool = False
-
-
-_Task = tuple[Parts, Duty]
-_Builder = Callable[[_Task, str, Machine], Step]
-
-
-def batch_steps(design: Design, layers: Sequence[Parts], duties: Sequence[Duty], machine: Machine) -> list[Step]:
-    """One batch on a design: the forward from the first layer to the last, then what there is of a backward."""
-    tasks = list(zip(layers, duties, strict=True))
-    build = _BUILDERS[design]
-    forward = _overlapped(tasks, machine) if design is Design.MAX else [build(task, FORWARD, machine) for task in tasks]
-    backward = [build(task, BACKWARD, machine) for task in reversed(tasks) if task[1].input_grad or task[1].weight_grad]
-    return forward + backward
+    overlapped: bool = False
 
 
 @dataclass(frozen=True)
-class Words:
-    """Words of a layer in one batch, its predictor's included.
+class Traffic:
+    """Memory traffic of one layer in one batch, its predictor's included.
 
     Attributes:
-        layer: Its name.
-        dram: Between chip and DRAM.
-        buffer: Between buffer and arrays.
+        layer: The layer's name.
+        dram_words: Words between chip and DRAM.
+        buffer_words: Words between buffer and arrays.
     """
 
     layer: str
-    dram: int
-    buffer: int
+    dram_words: int
+    buffer_words: int
 
 
-def batch_words(design: Design, layers: Sequence[Parts], duties: Sequence[Duty]) -> list[Words]:
-    """What every layer moves in one batch on a design."""
-    return [_words(design, layer, duty) for layer, duty in zip(layers, duties, strict=True)]
+@dataclass(frozen=True)
+class _StageCosts:
+    """Cycles of one layer and its predictor in one stage, before a design arranges them."""
+
+    layer: str = ""
+    stage: str = FORWARD
+    cycles: int = 0
+    predictor_cycles: int = 0
+    second_predictor_cycles: int = 0
+    load_cycles: int = 0
 
 
-def _words(design: Design, layer: Parts, duty: Duty) -> Words:
-    dram = forward_words(layer, duty) + backward_words(layer, duty) + prediction_words(layer, duty)
+_NOTHING = _StageCosts()
+
+
+def batch_steps(
+    design: Design, layers: Sequence[LayerCosts], tasks: Sequence[ArrayTask], machine: Machine
+) -> list[Step]:
+    """The steps of one batch: the forward from the first layer to the last, then the backward, if any."""
+    pairs = list(zip(layers, tasks, strict=True))
+    forward = [_forward_costs(layer, task, machine) for layer, task in pairs]
+    backward = [
+        _backward_costs(layer, task, machine) for layer, task in reversed(pairs) if task.input_grad or task.weight_grad
+    ]
+    match design:
+        case Design.BASELINE:
+            return [_sequential(costs, _NOTHING) for costs in forward + backward]
+        case Design.LOW:
+            return [_sequential(costs, costs, costs.load_cycles) for costs in forward + backward]
+        case Design.EFFICIENT:
+            return [_sequential(costs, costs) for costs in forward + backward]
+        case Design.MAX:
+            with_previous = zip([*forward, _NOTHING], [_NOTHING, *forward], strict=True)
+            steps = [_overlapped(costs, previous) for costs, previous in with_previous]
+            if not steps[-1].cycles:  # the last layer has no prediction that could run alone
+                steps.pop()
+            return steps + [_overlapped(costs, costs) for costs in backward]
+
+
+def batch_traffic(design: Design, layers: Sequence[LayerCosts], tasks: Sequence[ArrayTask]) -> list[Traffic]:
+    """The traffic of every layer in one batch on a design."""
+    return [_traffic(design, layer, task) for layer, task in zip(layers, tasks, strict=True)]
+
+
+def _traffic(design: Design, layer: LayerCosts, task: ArrayTask) -> Traffic:
+    dram = forward_words(layer, task) + backward_words(layer, task) + prediction_words(layer, task)
     if design is Design.LOW:
-        dram += reload_words(layer, duty, FORWARD) + reload_words(layer, duty, BACKWARD)
-    return Words(layer.name, dram, buffer_words(layer, duty))
+        dram += reload_words(layer, task, FORWARD) + reload_words(layer, task, BACKWARD)
+    return Traffic(layer.name, dram, buffer_words(layer, task))
 
 
-def _alone(task: _Task, stage: str, machine: Machine) -> Step:
-    """The layer without a predictor."""
-    cycles = _layer_cycles(task, stage, machine)
-    return Step(task[0].name, stage, cycles, cycles)
+def _forward_costs(layer: LayerCosts, task: ArrayTask, machine: Machine) -> _StageCosts:
+    return _StageCosts(
+        layer.name,
+        FORWARD,
+        forward_cycles(layer, task, machine),
+        layer.predictor.predict_cycles if task.predict else 0,
+        layer.second_predictor.predict_cycles if task.predict else 0,
+        machine.transfer_cycles(reload_words(layer, task, FORWARD)),
+    )
 
 
-def _after(task: _Task, stage: str, machine: Machine) -> Step:
-    """The layer, then the predictor on the same array."""
-    return _followed(task[0].name, stage, _layer_cycles(task, stage, machine), task)
+def _backward_costs(layer: LayerCosts, task: ArrayTask, machine: Machine) -> _StageCosts:
+    return _StageCosts(
+        layer.name,
+        BACKWARD,
+        backward_cycles(layer, task, machine),
+        layer.predictor.learn_cycles if task.learn else 0,
+        layer.second_predictor.learn_cycles if task.learn else 0,
+        machine.transfer_cycles(reload_words(layer, task, BACKWARD)),
+    )
 
 
-def _reloaded(task: _Task, stage: str, machine: Machine) -> Step:
-    """The layer, then the predictor's weights, then the predictor on the same array."""
-    load = machine.transfer_cycles(reload_words(*task, stage))
-    return _followed(task[0].name, stage, _layer_cycles(task, stage, machine), task, load)
+def _sequential(layer: _StageCosts, predicted: _StageCosts, load_cycles: int = 0) -> Step:
+    """One layer, then the predictor for a layer on the same array."""
+    predictor = predicted.predictor_cycles
+    cycles = layer.cycles + load_cycles + predictor
+    name = predicted.layer if predictor else ""
+    return Step(layer.layer, layer.stage, cycles, layer.cycles, name, predictor, load_cycles)
 
 
-def _beside(task: _Task, stage: str, machine: Machine) -> Step:
-    """The layer and the predictor for it at the same time."""
-    return _accompanied(task[0].name, stage, _layer_cycles(task, stage, machine), task)
-
-
-def _overlapped(tasks: Sequence[_Task], machine: Machine) -> list[Step]:
-    """The forward of MAX: the predictor for a layer runs beside the next one, for the last layer alone."""
-    steps = [_alone(tasks[0], FORWARD, machine)]
-    for before, task in pairwise(tasks):
-        steps.append(_accompanied(task[0].name, FORWARD, _layer_cycles(task, FORWARD, machine), before))
-    tail = _accompanied("", FORWARD, 0, tasks[-1])
-    return [*steps, tail] if tail.cycles else steps
-
-
-_BUILDERS: Mapping[Design, _Builder] = {
-    Design.BASELINE: _alone,
-    Design.LOW: _reloaded,
-    Design.EFFICIENT: _after,
-    Design.MAX: _beside,
-}
-
-
-def _layer_cycles(task: _Task, stage: str, machine: Machine) -> int:
-    return (forward_cycles if stage == FORWARD else backward_cycles)(*task, machine)
-
-
-def _predictor_cycles(task: _Task, stage: str, second: bool) -> int:
-    layer, duty = task
-    cost = layer.second_predictor if second else layer.predictor
-    if stage == FORWARD:
-        return cost.predict_cycles if duty.predict else 0
-    return cost.learn_cycles if duty.learn else 0
-
-
-def _followed(layer: str, stage: str, layer_cycles: int, task: _Task, load_cycles: int = 0) -> Step:
-    """A layer of so many cycles, and then the predictor for a task on the same array."""
-    predictor = _predictor_cycles(task, stage, second=False)
-    whose = task[0].name if predictor else ""
-    return Step(layer, stage, layer_cycles + load_cycles + predictor, layer_cycles, whose, predictor, load_cycles)
-
-
-def _accompanied(layer: str, stage: str, layer_cycles: int, task: _Task) -> Step:
-    """A layer of so many cycles and the predictor for a task, on whichever array is done sooner."""
-    predictor = _predictor_cycles(task, stage, second=True)
-    followed, together = _followed(layer, stage, layer_cycles, task), max(layer_cycles, predictor)
-    if not predictor or followed.cycles < together:
-        return followed
-    return Step(layer, stage, together, layer_cycles, task[0].name, predictor, beside=True)
+def _overlapped(layer: _StageCosts, predicted: _StageCosts) -> Step:
+    """One layer and the predictor for a layer: on two arrays at once, or on one if that takes fewer cycles."""
+    predictor = predicted.second_predictor_cycles
+    cycles = max(layer.cycles, predictor)
+    sequential = _sequential(layer, predicted)
+    if not predictor or sequential.cycles < cycles:
+        return sequential
+    return Step(layer.layer, layer.stage, cycles, layer.cycles, predicted.layer, predictor, overlapped=True)

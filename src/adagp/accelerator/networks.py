@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 
 from adagp.accelerator.shapes import LayerShape, Pass
-from adagp.accelerator.workload import Work, rebatch
+from adagp.accelerator.workload import LayerOp, rebatch
 
 CNNS = (
     *("resnet50", "resnet101", "resnet152", "inception_v4", "inception_v3", "vgg13", "vgg16", "vgg19"),
@@ -56,7 +56,7 @@ FROZEN = tuple(dict.fromkeys((model, DATA_SHAPES[data].form) for model, data in 
 """Models and forms that are stored, one file each."""
 
 
-def network(model: str, data: str, batch: int) -> list[Work]:
+def network(model: str, data: str, batch: int) -> list[LayerOp]:
     """The work of one batch of a network of the zoo on a data set.
 
     Raises:
@@ -68,12 +68,12 @@ def network(model: str, data: str, batch: int) -> list[Work]:
 
 
 @cache
-def _network(model: str, data: str, batch: int) -> tuple[Work, ...]:
-    works = _frozen(model, data) if (model, data) in PAIRS else fresh(model, data)
-    return tuple(rebatch(works, TRACED_BATCH, batch))
+def _network(model: str, data: str, batch: int) -> tuple[LayerOp, ...]:
+    ops = _frozen(model, data) if (model, data) in PAIRS else fresh(model, data)
+    return tuple(rebatch(ops, TRACED_BATCH, batch))
 
 
-def fresh(model: str, data: str) -> list[Work]:
+def fresh(model: str, data: str) -> list[LayerOp]:
     """A trace of a batch of `TRACED_BATCH`."""
     import torch
 
@@ -100,23 +100,23 @@ def file_name(model: str, form: str) -> str:
     return f"{model}_{form}.csv"
 
 
-def _frozen(model: str, data: str) -> tuple[Work, ...]:
+def _frozen(model: str, data: str) -> tuple[LayerOp, ...]:
     shape = DATA_SHAPES[data]
-    works = _stored(model, shape.form)
+    ops = _stored(model, shape.form)
     if data not in IMAGE_SETS:
-        return works
-    *body, classifier = works
+        return ops
+    *body, classifier = ops
     return (*body, replace(classifier, shape=replace(classifier.shape, c_out=shape.sizes["num_classes"])))
 
 
 @cache
-def _stored(model: str, form: str) -> tuple[Work, ...]:
+def _stored(model: str, form: str) -> tuple[LayerOp, ...]:
     folder = resources.files("adagp.accelerator") / "frozen"
     with (folder / file_name(model, form)).open(encoding="utf-8") as file:
-        return tuple(_work(row) for row in csv.DictReader(file))
+        return tuple(_op(row) for row in csv.DictReader(file))
 
 
-def _work(row: Mapping[str, str]) -> Work:
+def _op(row: Mapping[str, str]) -> LayerOp:
     shape = LayerShape(
         int(row["c_in"]),
         int(row["c_out"]),
@@ -131,7 +131,7 @@ def _work(row: Mapping[str, str]) -> Work:
     )
     passes = tuple(Pass(which) for which in row["passes"].split())
     covered, bias = row["covered"] == "1", row["bias"] == "1"
-    return Work(row["name"], row["kind"], shape, passes, covered, bias, int(row["vector_words"]))
+    return LayerOp(row["name"], row["kind"], shape, passes, covered, bias, int(row["vector_words"]))
 
 
 def _sizes(text: str) -> tuple[int, ...]:

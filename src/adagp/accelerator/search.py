@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from adagp.accelerator.array import DATAFLOWS, Array
+from adagp.accelerator.layer_costs import network_costs
 from adagp.accelerator.machine import Machine
-from adagp.accelerator.parts import network_parts
 from adagp.accelerator.shapes import require_count
 from adagp.accelerator.systolic import SYSTOLIC
-from adagp.accelerator.workload import Work
+from adagp.accelerator.workload import LayerOp
 
 
 @dataclass(frozen=True)
-class Found:
+class BestArray:
     """The fastest array of one dataflow for one network.
 
     Attributes:
@@ -33,19 +33,19 @@ MOST_PES = 4096  # every shape is weighed
 
 
 def search(
-    works: Sequence[Work],
+    ops: Sequence[LayerOp],
     pes: int,
     machine: Machine | None = None,
     dataflows: Sequence[str] = DATAFLOWS,
     tell: Callable[[str], None] = lambda text: None,
-) -> list[Found]:
+) -> list[BestArray]:
     """For each dataflow the array on which plain backpropagation is fastest, fastest dataflow first.
 
     Under the systolic dataflows every shape with at most `pes` PEs is tried. Under `rs`, whose mapping is a search
     of its own, only the tallest array for each number of columns.
 
     Args:
-        works: The network.
+        ops: The network.
         pes: The most PEs.
         machine: Whose memories the arrays have.
         dataflows: The dataflows to try.
@@ -60,10 +60,10 @@ def search(
     for dataflow in dataflows:
         tell(f"weighing arrays of at most {pes} PEs under {dataflow}")
         shapes = list(_tallest(pes) if dataflow == "rs" else _all(pes))
-        cycles = _mapped_cycles(works, machine) if dataflow == "rs" else _systolic_cycles(works, dataflow)
+        cycles = _mapped_cycles(ops, machine) if dataflow == "rs" else _systolic_cycles(ops, dataflow)
         best = min(shapes, key=lambda shape: (cycles(*shape), shape))
         array = replace(machine.array, rows=best[0], columns=best[1])
-        found.append(Found(dataflow, array, cycles(*best), len(shapes)))
+        found.append(BestArray(dataflow, array, cycles(*best), len(shapes)))
     return sorted(found, key=lambda entry: entry.cycles)
 
 
@@ -77,16 +77,16 @@ def _tallest(pes: int) -> Iterator[tuple[int, int]]:
     return ((high, pes // high) for high in rows)
 
 
-def _systolic_cycles(works: Sequence[Work], dataflow: str) -> Callable[[int, int], int]:
-    products = Counter(work.shape.gemm(which) for work in works for which in work.passes)
+def _systolic_cycles(ops: Sequence[LayerOp], dataflow: str) -> Callable[[int, int], int]:
+    products = Counter(op.shape.gemm(which) for op in ops for which in op.passes)
     form = SYSTOLIC[dataflow].cycles
     return lambda rows, columns: sum(count * form(gemm, rows, columns) for gemm, count in products.items())
 
 
-def _mapped_cycles(works: Sequence[Work], machine: Machine) -> Callable[[int, int], int]:
+def _mapped_cycles(ops: Sequence[LayerOp], machine: Machine) -> Callable[[int, int], int]:
     def cycles(rows: int, columns: int) -> int:
         array = replace(machine.array, rows=rows, columns=columns)
-        layers = network_parts(works, replace(machine, array=array, dataflow="rs"))
+        layers = network_costs(ops, replace(machine, array=array, dataflow="rs"))
         return sum(cost.cycles for layer in layers for cost in layer.costs.values())
 
     return cycles

@@ -10,7 +10,7 @@ from adagp.accelerator.machine import Machine
 from adagp.accelerator.shapes import require_count
 from adagp.accelerator.simulation import Simulation, paper_schedule, simulate
 from adagp.accelerator.text import integer, parse_array
-from adagp.accelerator.workload import Work
+from adagp.accelerator.workload import LayerOp
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Setting:
         """The same training on a machine with other fields."""
         return replace(self, machine=replace(self.machine, **changes))
 
-    def simulate(self, network_of: Callable[[int], Sequence[Work]]) -> Simulation:
+    def simulate(self, network_of: Callable[[int], Sequence[LayerOp]]) -> Simulation:
         """Train the network on every design; `network_of` gives its work for a batch size."""
         return simulate(network_of(self.batch), *paper_schedule(self.epochs), self.machine)
 

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from adagp.accelerator.designs import Design, Step, Words, batch_steps, batch_words
-from adagp.accelerator.duties import Duty, batch_duties
+from adagp.accelerator.array_tasks import ArrayTask, batch_tasks
+from adagp.accelerator.designs import Design, Step, Traffic, batch_steps, batch_traffic
 from adagp.accelerator.energy import CostTable
+from adagp.accelerator.layer_costs import LayerCosts, network_costs
 from adagp.accelerator.machine import Machine
-from adagp.accelerator.parts import Parts, network_parts
 from adagp.accelerator.shapes import require_count
-from adagp.accelerator.workload import Work
+from adagp.accelerator.workload import LayerOp
 from adagp.schedules import Ladder, Phase, Plan, always_backprop, ladder
 from adagp.schedules.plan import Schedule
 from adagp.schedules.sources import spec
@@ -20,20 +20,20 @@ EPOCH_STEPS = 60
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchKind:
     """One kind of batch on one design, and how many of them a training has.
 
     Attributes:
         phase: Phase of the batch.
         count: Number of such batches in the training.
         steps: The steps of one batch, in order.
-        words: Memory traffic of every layer.
+        traffic: Memory traffic of every layer.
     """
 
     phase: Phase
     count: int
     steps: tuple[Step, ...]
-    words: tuple[Words, ...]
+    traffic: tuple[Traffic, ...]
 
     @property
     def cycles(self) -> int:
@@ -43,16 +43,16 @@ class Batch:
     @property
     def dram_words(self) -> int:
         """DRAM words of one such batch."""
-        return sum(layer.dram for layer in self.words)
+        return sum(layer.dram_words for layer in self.traffic)
 
     @property
     def buffer_words(self) -> int:
         """Buffer words of one such batch."""
-        return sum(layer.buffer for layer in self.words)
+        return sum(layer.buffer_words for layer in self.traffic)
 
 
 @dataclass(frozen=True)
-class Run:
+class DesignRun:
     """A training on one design.
 
     Attributes:
@@ -61,7 +61,7 @@ class Run:
     """
 
     design: Design
-    batches: tuple[Batch, ...]
+    batches: tuple[BatchKind, ...]
 
     @property
     def count(self) -> int:
@@ -113,23 +113,23 @@ class Run:
         """Energy of every layer's memory accesses in all batches, its predictor's included."""
         found: dict[str, float] = {}
         for batch in self.batches:
-            for words in batch.words:
-                energy = words.dram * table.dram + words.buffer * table.buffer
-                found[words.layer] = found.get(words.layer, 0.0) + batch.count * energy
+            for layer in batch.traffic:
+                energy = layer.dram_words * table.dram + layer.buffer_words * table.buffer
+                found[layer.layer] = found.get(layer.layer, 0.0) + batch.count * energy
         return found
 
 
 @dataclass(frozen=True, eq=False)
-class Simulation(Mapping[Design, Run]):
+class Simulation(Mapping[Design, DesignRun]):
     """The same training on several designs, and how they compare.
 
     Attributes:
         runs: The training on each design.
     """
 
-    runs: Mapping[Design, Run]
+    runs: Mapping[Design, DesignRun]
 
-    def __getitem__(self, design: Design) -> Run:
+    def __getitem__(self, design: Design) -> DesignRun:
         """The training on a design."""
         return self.runs[design]
 
@@ -142,7 +142,7 @@ class Simulation(Mapping[Design, Run]):
         return len(self.runs)
 
     @property
-    def baseline(self) -> Run:
+    def baseline(self) -> DesignRun:
         """Plain backpropagation, which the designs are compared with."""
         return self.runs[Design.BASELINE]
 
@@ -188,7 +188,7 @@ def paper_schedule(epochs: int) -> tuple[Schedule, int]:
 
 
 def simulate(
-    works: Sequence[Work],
+    ops: Sequence[LayerOp],
     schedule: Callable[[int], Plan],
     steps: int,
     machine: Machine | None = None,
@@ -197,20 +197,20 @@ def simulate(
     """Simulate a training on each design; the baseline has the same number of batches of plain backpropagation.
 
     Args:
-        works: The network, from `networks.network` or `trace`.
+        ops: The network, from `networks.network` or `trace`.
         schedule: The object that would drive the training.
         steps: Number of batches.
         machine: The accelerator; by default the paper's 180 PEs with our assumptions.
         designs: The designs to simulate.
     """
     machine = machine or Machine()
-    layers = network_parts(works, machine)
+    layers = network_costs(ops, machine)
     counted = plans(schedule, steps)
     return Simulation(
         {
-            design: _run(design, works, layers, [(always_backprop()(0), steps)], False, machine)
+            design: _run(design, ops, layers, [(always_backprop()(0), steps)], False, machine)
             if design is Design.BASELINE
-            else _run(design, works, layers, counted, learns_predictor(schedule), machine)
+            else _run(design, ops, layers, counted, learns_predictor(schedule), machine)
             for design in designs
         }
     )
@@ -223,18 +223,18 @@ def learns_predictor(schedule: Callable[[int], Plan]) -> bool:
 
 def _run(
     design: Design,
-    works: Sequence[Work],
-    layers: Sequence[Parts],
+    ops: Sequence[LayerOp],
+    layers: Sequence[LayerCosts],
     counted: Sequence[tuple[Plan, int]],
     learning: bool,
     machine: Machine,
-) -> Run:
+) -> DesignRun:
     batches = []
-    known: dict[tuple[Duty, ...], tuple[tuple[Step, ...], tuple[Words, ...]]] = {}
+    known: dict[tuple[ArrayTask, ...], tuple[tuple[Step, ...], tuple[Traffic, ...]]] = {}
     for plan, count in counted:
-        asked = tuple(batch_duties(works, plan, learning))
+        asked = tuple(batch_tasks(ops, plan, learning))
         if asked not in known:  # a warm-up batch asks for what a BP batch does
             steps = tuple(batch_steps(design, layers, asked, machine))
-            known[asked] = steps, tuple(batch_words(design, layers, asked))
-        batches.append(Batch(plan.phase, count, *known[asked]))
-    return Run(design, tuple(batches))
+            known[asked] = steps, tuple(batch_traffic(design, layers, asked))
+        batches.append(BatchKind(plan.phase, count, *known[asked]))
+    return DesignRun(design, tuple(batches))

@@ -8,7 +8,7 @@ from adagp.accelerator.designs import Design
 from adagp.accelerator.energy import CostTable
 from adagp.accelerator.setting import SWEPT, Setting, changed_by_text
 from adagp.accelerator.simulation import Simulation
-from adagp.accelerator.workload import Work
+from adagp.accelerator.workload import LayerOp
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def parse_ranges(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def sweep(
-    network_of: Callable[[int], Sequence[Work]],
+    network_of: Callable[[int], Sequence[LayerOp]],
     setting: Setting,
     ranges: Mapping[str, Sequence[str]],
     table: CostTable,

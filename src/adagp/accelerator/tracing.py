@@ -4,12 +4,12 @@ import torch
 from torch import Tensor, nn
 
 from adagp.accelerator.shapes import LayerShape, Pass
-from adagp.accelerator.workload import Work
+from adagp.accelerator.workload import LayerOp
 from adagp.cost import Product, trace_forward
 from adagp.layers import kind_of
 
 
-def trace(model: nn.Module, *inputs: Tensor) -> list[Work]:
+def trace(model: nn.Module, *inputs: Tensor) -> list[LayerOp]:
     """The products of a model's forward, in the order in which they are made.
 
     The model and the inputs may be on any device and are left as they are. Only the shapes and types of the inputs
@@ -24,17 +24,17 @@ def trace(model: nn.Module, *inputs: Tensor) -> list[Work]:
     """
     with torch.enable_grad():
         products = trace_forward(model, *inputs).products
-    return [_work(model, product) for product in products]
+    return [_op(model, product) for product in products]
 
 
-def _work(model: nn.Module, product: Product) -> Work:
+def _op(model: nn.Module, product: Product) -> LayerOp:
     needed = {
         Pass.FORWARD: True,
         Pass.INPUT_GRAD: product.input_requires_grad,
         Pass.WEIGHT_GRAD: product.weight_requires_grad,
     }
     name, covered = _owner(model, product)
-    return Work(
+    return LayerOp(
         name,
         product.kind,
         _shape(product),

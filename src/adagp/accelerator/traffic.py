@@ -17,7 +17,7 @@ from functools import cache
 from math import isqrt
 
 from adagp.accelerator.shapes import ADJOINT_PASS, LayerShape, Pass
-from adagp.accelerator.workload import Work
+from adagp.accelerator.workload import LayerOp
 
 
 @dataclass(frozen=True)
@@ -28,20 +28,20 @@ class Policy:
         about: A line for people.
         fused: Both gradients and the update share what they read, and the weight's gradient never leaves the chip.
         momentum: The optimizer reads and writes one more value per weight.
-        kept: In GP batches activations never leave the chip, as if it could hold a whole batch of them.
+        activations_on_chip: In GP batches activations never leave the chip, as if it could hold a whole batch of them.
     """
 
     about: str
     fused: bool = False
     momentum: bool = False
-    kept: bool = False
+    activations_on_chip: bool = False
 
 
 POLICIES: Mapping[str, Policy] = {
     "once": Policy("each tensor once: both gradients and the update read together", fused=True),
     "separate": Policy("separate passes for the input gradient, the weight gradient and the update"),
     "momentum": Policy("separate passes, and the optimizer's momentum", momentum=True),
-    "kept": Policy("separate passes, and in GP batches activations stay on the chip", kept=True),
+    "kept": Policy("separate passes, and in GP batches activations stay on the chip", activations_on_chip=True),
 }
 
 
@@ -51,7 +51,7 @@ class LayerTraffic:
 
     Attributes:
         forward: Inputs and weights in, outputs out.
-        forward_kept: The same in a GP batch, in which activations may stay on the chip.
+        forward_on_chip: The same in a GP batch, in which activations may stay on the chip.
         input_grad: Of the error that is passed on.
         weight_grad: Of the true gradient.
         shared: What is saved where both gradients are made.
@@ -60,7 +60,7 @@ class LayerTraffic:
     """
 
     forward: int
-    forward_kept: int
+    forward_on_chip: int
     input_grad: int
     weight_grad: int
     shared: int
@@ -68,23 +68,23 @@ class LayerTraffic:
     update_in_place: int
 
 
-def layer_traffic(work: Work, policy: Policy, buffer_words: int, first: bool = False) -> LayerTraffic:
+def layer_traffic(op: LayerOp, policy: Policy, buffer_words: int, first: bool = False) -> LayerTraffic:
     """The words of a layer, or of a product of two activations.
 
     Args:
-        work: The layer.
+        op: The layer.
         policy: What is moved beyond need.
         buffer_words: Of the global buffer.
         first: Whether it reads the network's inputs, which come from DRAM even if activations are kept.
     """
-    shape = work.shape
-    weights = 0 if work.kind == "matmul" else shape.weight_words
+    shape = op.shape
+    weights = 0 if op.kind == "matmul" else shape.weight_words
     forward, input_grad, weight_grad = (pass_words(shape, which, buffer_words) for which in Pass)
     activations = shape.words - weights - (shape.input_words if first else 0)
     momentum = 2 * weights if policy.momentum else 0
     return LayerTraffic(
         forward=forward,
-        forward_kept=forward - activations if policy.kept else forward,
+        forward_on_chip=forward - activations if policy.activations_on_chip else forward,
         input_grad=input_grad,
         weight_grad=weight_grad - weights if policy.fused else weight_grad,
         shared=shape.output_words + weights if policy.fused else 0,

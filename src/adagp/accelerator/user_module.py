@@ -13,10 +13,10 @@ from torch import nn
 
 from adagp.accelerator.shapes import require_count
 from adagp.accelerator.tracing import trace
-from adagp.accelerator.workload import Work
+from adagp.accelerator.workload import LayerOp
 
 
-def module_network(reference: str, input_shape: tuple[int, ...], batch: int) -> list[Work]:
+def module_network(reference: str, input_shape: tuple[int, ...], batch: int) -> list[LayerOp]:
     """The work of one batch of a network that a function builds; packages in the current folder are found.
 
     Args:

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from adagp.accelerator.shapes import LayerShape, Pass, require_count
+from adagp.defaults import PREDICTOR_CHANNELS, PREDICTOR_GRID
 
 
 @dataclass(frozen=True)
-class Work:
+class LayerOp:
     """One product of the forward, and what training needs of it.
 
     Attributes:
@@ -35,27 +36,27 @@ class Work:
         return self.kind != "matmul" and Pass.WEIGHT_GRAD in self.passes
 
 
-def rebatch(works: Sequence[Work], traced: int, batch: int) -> list[Work]:
+def rebatch(ops: Sequence[LayerOp], traced: int, batch: int) -> list[LayerOp]:
     """The work of a batch of another size than the one that was traced.
 
     Raises:
         ValueError: if the batch is empty.
     """
     require_count("batch", batch)
-    return [_rebatched(work, traced, batch) for work in works]
+    return [_rebatched(op, traced, batch) for op in ops]
 
 
-def _rebatched(work: Work, traced: int, batch: int) -> Work:
-    shape = work.shape
+def _rebatched(op: LayerOp, traced: int, batch: int) -> LayerOp:
+    shape = op.shape
 
     def scaled(count: int) -> int:
         return count * batch // traced
 
-    if work.kind == "matmul":  # of every sample its own
+    if op.kind == "matmul":  # of every sample its own
         changed = replace(shape, c_in=scaled(shape.c_in), c_out=scaled(shape.c_out), groups=scaled(shape.groups))
     else:
         changed = replace(shape, batch=scaled(shape.batch))
-    return replace(work, shape=changed, vector_words=scaled(work.vector_words))
+    return replace(op, shape=changed, vector_words=scaled(op.vector_words))
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ class PredictorShape:
         channels: Of its convolution.
     """
 
-    grid: int = 4
-    channels: int = 1
+    grid: int = PREDICTOR_GRID
+    channels: int = PREDICTOR_CHANNELS
 
     def __post_init__(self) -> None:
         """Refuse a predictor that sees nothing."""
@@ -80,15 +81,15 @@ class PredictorShape:
         """Inputs of its last layer, without the constant."""
         return self.grid * self.grid * self.channels
 
-    def layers(self, work: Work) -> tuple[LayerShape, LayerShape]:
+    def layers(self, op: LayerOp) -> tuple[LayerShape, LayerShape]:
         """The predictor's convolution and last layer when they predict one layer's gradient.
 
         Output units are its batch; the last layer has a constant among its inputs, and writes a row of the gradient
         and, where there is a bias, one value for it.
         """
-        shape = work.shape
+        shape = op.shape
         row = shape.c_in // shape.groups * prod(shape.kernel)
         return (
             LayerShape(1, self.channels, (self.grid, self.grid), (3, 3), batch=shape.c_out),
-            LayerShape(self.features + 1, row + work.bias, batch=shape.c_out),
+            LayerShape(self.features + 1, row + op.bias, batch=shape.c_out),
         )

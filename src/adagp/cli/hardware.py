@@ -161,8 +161,8 @@ def synth_command(
     """
     del debug
     with hardware_errors():
-        from adagp.accelerator.rtl.designs import Accelerator, geometries
         from adagp.accelerator.rtl.synthesis import check_target, synthesise
+        from adagp.accelerator.rtl.top import Accelerator, geometries
 
         cores = geometries(_design(design), parse_pes("array", array), parse_pes("second_array", second_array))
         check_target(target)
@@ -200,7 +200,7 @@ def export_command(
     del debug
     written = []
     with hardware_errors():
-        from adagp.accelerator.rtl.designs import Accelerator, geometries
+        from adagp.accelerator.rtl.top import Accelerator, geometries
         from adagp.accelerator.rtl.verilog import verilog as converted
         from adagp.training.run.folder import make_folder
 

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from adagp.cost.tracing import Call, Product, Trace, trace_forward
+from adagp.defaults import PREDICTOR_CHANNELS, PREDICTOR_GRID
 from adagp.layers import kind_of
 from adagp.layers.coverage import find_layers, uncovered_parameters
 from adagp.schedules import GradientWork, Phase, Plan, ResolvedPlan, always_backprop, resolve
 
-PREDICTOR_FEATURES = 17
-"""Inputs of the default predictor's last layer: a grid of 4 x 4 and a constant."""
+PREDICTOR_FEATURES = PREDICTOR_GRID**2 * PREDICTOR_CHANNELS + 1
+"""Inputs of the default predictor's last layer, the constant included."""
 
 
 @dataclass(frozen=True)

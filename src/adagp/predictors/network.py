@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from adagp.defaults import PREDICTOR_CHANNELS, PREDICTOR_GRID
 from adagp.layers import Layer, Rows
 from adagp.predictors.grid_convolution import GridConvolution
 from adagp.predictors.interface import Features, FeatureSpec, Pooling, TrainingExample
@@ -58,8 +59,8 @@ class GradientNetwork:
     def __init__(
         self,
         *,
-        grid: int = 4,
-        channels: int = 1,
+        grid: int = PREDICTOR_GRID,
+        channels: int = PREDICTOR_CHANNELS,
         lr: float = 1e-4,
         milestones: Sequence[int] = (10_000, 15_000),
         gamma: float = 0.1,

@@ -84,7 +84,7 @@ def _timeline(panel: Any, steps: Sequence[Step]) -> None:
         colour = _FORWARD if step.stage == "forward" else _BACKWARD
         if step.layer:
             panel.broken_barh([(start, step.layer_cycles)], (rows[step.layer] - 0.4, 0.8), color=colour)
-        after = 0 if step.beside else step.layer_cycles
+        after = 0 if step.overlapped else step.layer_cycles
         if step.load_cycles:
             row = rows[step.predictor_layer]
             panel.broken_barh([(start + after, step.load_cycles)], (row - 0.4, 0.8), color=_LOAD)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from adagp.accelerator import CostTable, Design, Machine, Pass, PassCost, Run, Simulation
-from adagp.accelerator.search import Found
+from adagp.accelerator import CostTable, Design, DesignRun, Machine, Pass, PassCost, Simulation
+from adagp.accelerator.search import BestArray
 from adagp.accelerator.sweep import Point
 
 Record = dict[str, Any]
@@ -37,7 +37,7 @@ def _design(simulation: Simulation, design: Design, table: CostTable, batches: i
     }
 
 
-def _phases(run: Run) -> list[Record]:
+def _phases(run: DesignRun) -> list[Record]:
     return [
         {
             "phase": batch.phase.value,
@@ -64,7 +64,7 @@ def pass_facts(costs: Mapping[Pass, PassCost]) -> dict[str, Record]:
     return {which.value: asdict(cost) for which, cost in costs.items()}
 
 
-def machine_facts(machine: Machine, simulation: Simulation, found: Found | None = None) -> Record:
+def machine_facts(machine: Machine, simulation: Simulation, found: BestArray | None = None) -> Record:
     """An array of a search, or the one that was given, and what ADA-GP gives on it."""
     return {
         "dataflow": machine.dataflow,

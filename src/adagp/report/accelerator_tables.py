@@ -7,13 +7,13 @@ from adagp.accelerator import (
     EPOCH_STEPS,
     CostTable,
     Design,
+    DesignRun,
     Machine,
     Pass,
     PassCost,
-    Run,
     Simulation,
 )
-from adagp.accelerator.search import Found
+from adagp.accelerator.search import BestArray
 from adagp.accelerator.sweep import Point
 from adagp.report.table import Table
 from adagp.schedules import Phase
@@ -66,7 +66,7 @@ def design_table(title: str, simulation: Simulation, table: CostTable, batches: 
     return Table(title, columns, rows, (f"of {batches:,} batches", *notes))
 
 
-def _batch_cycles(run: Run, phase: Phase) -> str:
+def _batch_cycles(run: DesignRun, phase: Phase) -> str:
     return next((short(batch.cycles) for batch in run.batches if batch.phase is phase), "-")
 
 
@@ -100,7 +100,7 @@ def layer_table(simulation: Simulation, table: CostTable) -> Table:
 
 def search_table(
     title: str,
-    found: Sequence[Found],
+    found: Sequence[BestArray],
     rows: Sequence[tuple[Machine, Simulation]],
     notes: tuple[str, ...],
 ) -> Table:

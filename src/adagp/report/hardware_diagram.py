@@ -4,8 +4,8 @@ from io import BytesIO
 from typing import Any
 
 from adagp.accelerator import Design
-from adagp.accelerator.rtl.designs import MAIN, PREDICTOR, geometries
-from adagp.accelerator.rtl.geometry import Geometry
+from adagp.accelerator.rtl.geometry import CoreGeometry
+from adagp.accelerator.rtl.top import MAIN, PREDICTOR, geometries
 
 _BASE, _ADDED, _LINE = "#dfe7f2", "#f9c98b", "#3b4a63"
 _TITLES = {
@@ -39,7 +39,7 @@ def designs_png(array: tuple[int, int], second_array: tuple[int, int], dpi: int 
     return stream.getvalue()
 
 
-def _core(axes: Any, bottom: float, core: Geometry, added: bool) -> None:
+def _core(axes: Any, bottom: float, core: CoreGeometry, added: bool) -> None:
     """One core in the height of 5.3 from `bottom` on."""
     colour = _ADDED if added else _BASE
     middle = bottom + 2.55

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from adagp.accelerator import CNNS, Design, Setting, network, paper_schedule
 from adagp.accelerator.pipeline import SCHEMES, phases_of
-from adagp.accelerator.pipeline.stages import Staged, stages
+from adagp.accelerator.pipeline.stages import StagePartition, stages
 from adagp.accelerator.pipeline.training import training_steps
 from adagp.report.table import Table
 from adagp.reproduce.pipeline import DEVICES, MICROBATCHES
@@ -29,7 +29,7 @@ class Bar:
     """
 
     model: str
-    staged: Staged
+    staged: StagePartition
     one_to_one: dict[str, float]
     training: dict[str, float]
 
@@ -54,7 +54,7 @@ def bars(setting: Setting, design: Design, tell: Callable[[str], None]) -> list[
     return found
 
 
-def _speed_ups(staged: Staged, phases: Sequence[Phase]) -> dict[str, float]:
+def _speed_ups(staged: StagePartition, phases: Sequence[Phase]) -> dict[str, float]:
     exact = (Phase.BP,) * len(phases)
     return {
         scheme: training_steps(scheme, DEVICES, MICROBATCHES, exact, staged.plain)
@@ -113,7 +113,7 @@ def _summary(speed_ups: Sequence[dict[str, float]]) -> list[tuple[str, ...]]:
     ]
 
 
-def _predictor_share(staged: Staged) -> float:
+def _predictor_share(staged: StagePartition) -> float:
     plain, predicting = staged.plain, staged.predicting
     cycles = sum(plain.bp_forward) + sum(plain.bp_backward)
     return (sum(predicting.bp_forward) + sum(predicting.bp_backward)) / cycles - 1

@@ -56,8 +56,8 @@ def synthesised(
     Raises:
         ToolError: without yosys or its cells.
     """
-    from adagp.accelerator.rtl.designs import Accelerator, geometries  # Amaranth may not be there
     from adagp.accelerator.rtl.synthesis import check_target, synthesise
+    from adagp.accelerator.rtl.top import Accelerator, geometries  # Amaranth may not be there
 
     designs = {design: geometries(design, array, second_array) for design in Design}
     check_target(TARGETS[table])

@@ -10,13 +10,14 @@ from adagp.accelerator import (
     Machine,
     Pass,
     backward_cycles,
-    batch_duties,
     batch_steps,
+    batch_tasks,
     network,
-    network_parts,
+    network_costs,
 )
 from adagp.accelerator.rtl import batches, golden_batch
 from adagp.accelerator.rtl.descriptor import OVERHEAD_CYCLES, Memory, Op
+from adagp.accelerator.rtl.integer_network import IntegerNetwork
 from adagp.accelerator.rtl.lowering import Convolution
 from adagp.accelerator.rtl.measure import (
     LAYERS,
@@ -28,10 +29,10 @@ from adagp.accelerator.rtl.measure import (
     small_cores,
     small_model,
 )
-from adagp.accelerator.rtl.network import Network
 from adagp.accelerator.rtl.testbench import Bench
 from adagp.schedules import Phase
 from adagp.schedules.plan import BACKPROP
+from tests.accelerator.rtl.golden_bp import bp_batch
 
 ADA_GP = (Design.LOW, Design.EFFICIENT, Design.MAX)
 CASES = [(Design.BASELINE, Phase.BP), *((design, phase) for design in ADA_GP for phase in (Phase.GP, Phase.BP))]
@@ -62,7 +63,7 @@ def test_a_batch_leaves_what_the_golden_model_does_and_takes_its_stages_cycles(d
     if phase is Phase.GP:
         golden_batch.gp_batch(expected, kept)
     else:
-        golden_batch.bp_batch(expected, kept, learns=learned)
+        bp_batch(expected, kept, learns=learned)
     np.testing.assert_array_equal(batch.outputs, kept.outputs)
     start, _ = small_batch()
     for ours, theirs, before in zip(network.weights, expected.weights, start.weights, strict=True):
@@ -97,7 +98,7 @@ def products_of(stages, cores):
 
 def test_in_max_the_products_of_a_stage_are_the_models_on_both_arrays():
     """The model would also let the first array predict where it is sooner done; its weights are in the second core."""
-    parts = network_parts(*small_model())
+    parts = network_costs(*small_model())
     forward = [layer.cycles(Pass.FORWARD) for layer in parts]
     predict = [layer.second_predictor.predict_cycles for layer in parts]
     found = products_of(stages_of(Design.MAX, Phase.GP), small_cores(Design.MAX))
@@ -111,12 +112,12 @@ def test_in_max_the_products_of_a_stage_are_the_models_on_both_arrays():
     assert model_cycles(Design.MAX, Phase.GP) == 640
 
 
-def waiting_backward(works, machine):
+def waiting_backward(ops, machine):
     """Each layer's backward beside the learning of the layer that came before it, whose gradient is there by then."""
-    duties = batch_duties(works, BACKPROP, learning=True)
-    tasks = list(zip(network_parts(works, machine), duties, strict=True))[::-1]
-    back = [backward_cycles(layer, duty, machine) for layer, duty in tasks]
-    learn = [layer.second_predictor.learn_cycles if duty.learn else 0 for layer, duty in tasks]
+    tasks = batch_tasks(ops, BACKPROP, learning=True)
+    tasks = list(zip(network_costs(ops, machine), tasks, strict=True))[::-1]
+    back = [backward_cycles(layer, task, machine) for layer, task in tasks]
+    learn = [layer.second_predictor.learn_cycles if task.learn else 0 for layer, task in tasks]
     return list(zip([*back, 0], [0, *learn], strict=True))
 
 
@@ -133,11 +134,11 @@ def test_in_max_learning_waits_for_the_gradient_which_the_model_does_not():
 
 @pytest.mark.parametrize("batch", [16, 128])
 def test_in_networks_of_the_papers_size_it_does_not_matter_that_learning_waits(batch):
-    works, machine = network("vgg13", "cifar10", batch=batch), Machine()
-    duties = batch_duties(works, BACKPROP, learning=True)
-    steps = batch_steps(Design.MAX, network_parts(works, machine), duties, machine)
+    ops, machine = network("vgg13", "cifar10", batch=batch), Machine()
+    tasks = batch_tasks(ops, BACKPROP, learning=True)
+    steps = batch_steps(Design.MAX, network_costs(ops, machine), tasks, machine)
     backward = sum(step.cycles for step in steps if step.stage == "backward")
-    waiting = sum(max(pair) for pair in waiting_backward(works, machine))
+    waiting = sum(max(pair) for pair in waiting_backward(ops, machine))
     assert abs(waiting - backward) < 2e-5 * sum(step.cycles for step in steps)
 
 
@@ -146,8 +147,8 @@ def test_designs_are_in_the_models_order_and_low_pays_for_its_loads(phase):
     """LOW loads the words that the model counts, filled up to whole folds as the array takes them."""
     low, efficient, fastest = (run(design, phase)[2] for design in ADA_GP)
     assert low > efficient > fastest
-    works, machine = small_model()
-    gemms = [layer.gemm(Pass.FORWARD) for work in works for layer in machine.predictor.layers(work)]
+    ops, machine = small_model()
+    gemms = [layer.gemm(Pass.FORWARD) for work in ops for layer in machine.predictor.layers(work)]
     rows, columns = machine.array.rows, machine.array.columns
     loads = sum(-(-gemm.k // rows) * rows * -(-gemm.n // columns) + OVERHEAD_CYCLES for gemm in gemms)
     in_place = [each.descriptor for each in commands_of(Design.EFFICIENT, phase) if each.descriptor.in_place]
@@ -171,4 +172,6 @@ def test_the_baseline_has_no_gp_batch():
 
 def test_an_output_that_the_grid_does_not_divide_is_refused():
     with pytest.raises(ValueError, match="grid=2: does not divide an output of 3x3"):
-        Network([Convolution(1, 1, (3, 3))], [np.ones((1, 1, 1, 1), int)], np.ones((1, 1, 3, 3), int), np.ones((5, 1)))
+        IntegerNetwork(
+            [Convolution(1, 1, (3, 3))], [np.ones((1, 1, 1, 1), int)], np.ones((1, 1, 3, 3), int), np.ones((5, 1))
+        )

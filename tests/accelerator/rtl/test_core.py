@@ -19,17 +19,17 @@ from adagp.accelerator.rtl import golden, pe
 from adagp.accelerator.rtl.controller import Controller
 from adagp.accelerator.rtl.descriptor import LAYOUT, OVERHEAD_CYCLES, Descriptor, Memory, Mode, Op
 from adagp.accelerator.rtl.driver import Product
-from adagp.accelerator.rtl.geometry import Geometry
+from adagp.accelerator.rtl.geometry import CoreGeometry
 from adagp.accelerator.rtl.testbench import Bench
 from adagp.accelerator.systolic import ws_cycles
 
 SMALL = {"input_depth": 64, "weight_depth": 256, "output_depth": 64}
 GEOMETRIES = (
-    Geometry(3, 2, **SMALL, pools=True),
-    Geometry(2, 3, **SMALL, pools=True, predictor_depth=256),
-    Geometry(1, 2, **SMALL),
-    Geometry(2, 1, **SMALL, width=8, sum_width=20),
-    Geometry(4, 4, **SMALL, width=5, sum_width=10, pools=True),
+    CoreGeometry(3, 2, **SMALL, pools=True),
+    CoreGeometry(2, 3, **SMALL, pools=True, predictor_depth=256),
+    CoreGeometry(1, 2, **SMALL),
+    CoreGeometry(2, 1, **SMALL, width=8, sum_width=20),
+    CoreGeometry(4, 4, **SMALL, width=5, sum_width=10, pools=True),
 )
 
 
@@ -180,7 +180,7 @@ class BrokenPE(pe.PE):
 @pytest.mark.parametrize("fault", ["", "loses a carry", "has no sign", "is too narrow", "loads at the wrong time"])
 def test_a_broken_pe_fails_the_random_products(fault, monkeypatch):
     monkeypatch.setattr(BrokenPE, "fault", fault)
-    monkeypatch.setattr("adagp.accelerator.rtl.array.PE", BrokenPE)
+    monkeypatch.setattr("adagp.accelerator.rtl.systolic_array.PE", BrokenPE)
     random = test_a_product_is_the_golden_one_in_every_mode_and_takes_the_models_cycles.hypothesis.inner_test
     runs = settings(max_examples=100 if fault else 10, deadline=None, database=None, phases=[Phase.generate])
     again = runs(given(*PRODUCTS_AND_MODES)(random))
@@ -219,11 +219,11 @@ def test_words_that_come_late_are_waited_for():
 )
 def test_what_cannot_be_built_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        Geometry(**changes)
+        CoreGeometry(**changes)
 
 
 def test_a_product_that_does_not_fit_is_refused_with_the_memory_it_needs():
-    size = Geometry(3, 2, **SMALL)
+    size = CoreGeometry(3, 2, **SMALL)
     for sizes, memory in (
         ((65, 3, 2), "input_depth=64"),
         ((1, 180, 3), "weight_depth=256"),
@@ -257,7 +257,7 @@ def test_a_descriptor_is_128_bits_and_refuses_what_it_cannot_hold():
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 9), st.integers(1, 11), st.integers(1, 11))
 def test_cycles_are_the_models_and_three_on_any_array(rows, columns, m, k, n):
     assume(rows * columns > 1)
-    size = Geometry(rows, columns, width=4, sum_width=12, input_depth=128, weight_depth=256, output_depth=128)
+    size = CoreGeometry(rows, columns, width=4, sum_width=12, input_depth=128, weight_depth=256, output_depth=128)
     product = Product(m, k, n, size)
     trace = Bench({"main": size}).run({"main": [product.multiply()]})["main"]
     assert trace.cycles == [ws_cycles(Gemm(m, n, k), rows, columns) + 3]
@@ -270,7 +270,7 @@ def test_the_controller_alone_takes_the_models_cycles_and_three_on_larger_arrays
     """As far as it decides them, so that arrays need not be clocked that take long to."""
     assume(rows * columns > 1)
     assume(ws_cycles(Gemm(m, n, k), rows, columns) < 3000)
-    size = Geometry(rows, columns)
+    size = CoreGeometry(rows, columns)
     control, cycles = Controller(size), []
 
     async def machine(context):

@@ -6,13 +6,13 @@ import pytest
 
 from adagp.accelerator import Design
 from adagp.accelerator.rtl import synthesis
-from adagp.accelerator.rtl.array import SystolicArray
-from adagp.accelerator.rtl.designs import Accelerator, geometries
-from adagp.accelerator.rtl.geometry import Geometry
+from adagp.accelerator.rtl.geometry import CoreGeometry
 from adagp.accelerator.rtl.library import Library
 from adagp.accelerator.rtl.measure import small_cores
 from adagp.accelerator.rtl.synthesis import synthesise
+from adagp.accelerator.rtl.systolic_array import SystolicArray
 from adagp.accelerator.rtl.tools import ToolError, run_yosys
+from adagp.accelerator.rtl.top import Accelerator, geometries
 from adagp.accelerator.rtl.verilog import verilog
 
 needs_cells = pytest.mark.skipif(
@@ -30,13 +30,13 @@ def test_parts_of_a_kind_are_written_once():
 
 
 def test_the_papers_array_of_180_pes_has_180_multipliers_and_nothing_else_but_registers():
-    found = synthesise(SystolicArray(Geometry()), "xc7")
+    found = synthesise(SystolicArray(CoreGeometry()), "xc7")
     assert found == {"lut": 0, "ff": 180 * 32, "dsp": 180, "ramb36": 0, "ramb18": 0}
 
 
 @needs_cells
 def test_the_area_of_an_array_is_that_of_its_pes():
-    few, many = (synthesise(SystolicArray(Geometry(2, columns)), "osu018") for columns in (1, 3))
+    few, many = (synthesise(SystolicArray(CoreGeometry(2, columns)), "osu018") for columns in (1, 3))
     assert many["area_um2"] == 3 * few["area_um2"]
     assert few["sequential_cells"] == 2 * (16 + 16 + 48)
     assert 0 < few["combinational_um2"] < few["area_um2"]
@@ -77,12 +77,12 @@ def test_exported_verilog_passes_a_linter_and_says_what_it_is(design, tmp_path):
 
 def test_a_missing_program_is_named_with_its_package(monkeypatch, no_yosys):
     with pytest.raises(ToolError, match=r"pip install 'adagp\[hardware\]'.*apt-get install yosys"):
-        synthesise(SystolicArray(Geometry(2, 1)), "xc7")
+        synthesise(SystolicArray(CoreGeometry(2, 1)), "xc7")
     monkeypatch.setattr(synthesis, "LIBERTY", Path("nowhere.lib"))
     with pytest.raises(ToolError, match="apt-get install qflow-tech-osu018"):
-        synthesise(SystolicArray(Geometry(2, 1)), "osu018")
+        synthesise(SystolicArray(CoreGeometry(2, 1)), "osu018")
     with pytest.raises(ValueError, match="target='asic': is unknown; choose one of xc7, osu018"):
-        synthesise(SystolicArray(Geometry(2, 1)), "asic")
+        synthesise(SystolicArray(CoreGeometry(2, 1)), "asic")
 
 
 def test_what_yosys_complains_of_is_passed_on():

@@ -10,8 +10,8 @@ from amaranth.sim import Simulator
 
 from adagp.accelerator import Design
 from adagp.accelerator.rtl import batches, testbench
-from adagp.accelerator.rtl.designs import Accelerator
 from adagp.accelerator.rtl.measure import batch_stages, small_batch, small_cores
+from adagp.accelerator.rtl.top import Accelerator
 from adagp.accelerator.rtl.verilog import verilog
 from adagp.schedules import Phase
 from tests.accelerator.rtl.netlist import simulator

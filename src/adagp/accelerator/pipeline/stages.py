@@ -4,19 +4,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from adagp.accelerator.array_tasks import ArrayTask, batch_tasks
 from adagp.accelerator.designs import BACKWARD, FORWARD, Design, batch_steps
-from adagp.accelerator.duties import Duty, batch_duties
+from adagp.accelerator.layer_costs import LayerCosts, network_costs
 from adagp.accelerator.machine import Machine
-from adagp.accelerator.parts import Parts, network_parts
 from adagp.accelerator.pipeline.costs import Costs
-from adagp.accelerator.workload import Work
+from adagp.accelerator.workload import LayerOp
 from adagp.schedules.plan import BACKPROP, Phase, Plan
 
 _PREDICTED = Plan(Phase.GP, "predicted")
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagePartition:
     """A network in stages.
 
     Attributes:
@@ -36,7 +36,7 @@ class Staged:
         return max(stages) * len(stages) / sum(stages)
 
 
-def stages(works: Sequence[Work], devices: int, design: Design, machine: Machine) -> Staged:
+def stages(ops: Sequence[LayerOp], devices: int, design: Design, machine: Machine) -> StagePartition:
     """Cut a network into as many stages as devices, and tell what they cost on a design.
 
     Layers stay in the order in which the forward reaches them, and each belongs to one stage. Of all such cuts one is
@@ -44,30 +44,34 @@ def stages(works: Sequence[Work], devices: int, design: Design, machine: Machine
     cut across, and what is sent over a cut is not looked at.
 
     Args:
-        works: Of one micro-batch.
+        ops: Of one micro-batch.
         devices: How many stages.
         design: That computes a stage with its predictor; BASELINE is what it is compared with.
         machine: Of every device.
     """
     if design is Design.BASELINE:
         raise ValueError("design=baseline: has no predictor; choose low, efficient or max")
-    layers = network_parts(works, machine)
-    exact = batch_duties(works, BACKPROP, learning=False)
-    alone = [sum(_cycles(Design.BASELINE, [layer], [duty], machine)) for layer, duty in zip(layers, exact, strict=True)]
+    layers = network_costs(ops, machine)
+    exact = batch_tasks(ops, BACKPROP, learning=False)
+    alone = [sum(_cycles(Design.BASELINE, [layer], [task], machine)) for layer, task in zip(layers, exact, strict=True)]
     cuts = balanced_cuts(alone, devices)
 
-    def per_stage(on: Design, duties: Sequence[Duty]) -> list[tuple[int, int]]:
-        return [_cycles(on, layers[start:end], duties[start:end], machine) for start, end in pairwise(cuts)]
+    def per_stage(on: Design, tasks: Sequence[ArrayTask]) -> list[tuple[int, int]]:
+        return [_cycles(on, layers[start:end], tasks[start:end], machine) for start, end in pairwise(cuts)]
 
     plain_forward, plain_backward = zip(*per_stage(Design.BASELINE, exact), strict=True)
-    forward, backward = zip(*per_stage(design, batch_duties(works, BACKPROP, learning=True)), strict=True)
-    predicted = tuple(ahead for ahead, _ in per_stage(design, batch_duties(works, _PREDICTED, learning=True)))
-    return Staged(cuts, Costs(plain_forward, plain_backward, plain_forward), Costs(forward, backward, predicted))
+    forward, backward = zip(*per_stage(design, batch_tasks(ops, BACKPROP, learning=True)), strict=True)
+    predicted = tuple(ahead for ahead, _ in per_stage(design, batch_tasks(ops, _PREDICTED, learning=True)))
+    return StagePartition(
+        cuts, Costs(plain_forward, plain_backward, plain_forward), Costs(forward, backward, predicted)
+    )
 
 
-def _cycles(design: Design, layers: Sequence[Parts], duties: Sequence[Duty], machine: Machine) -> tuple[int, int]:
+def _cycles(
+    design: Design, layers: Sequence[LayerCosts], tasks: Sequence[ArrayTask], machine: Machine
+) -> tuple[int, int]:
     """Of a stage's forward and backward."""
-    steps = batch_steps(design, layers, duties, machine)
+    steps = batch_steps(design, layers, tasks, machine)
     return (
         sum(step.cycles for step in steps if step.stage == FORWARD),
         sum(step.cycles for step in steps if step.stage == BACKWARD),

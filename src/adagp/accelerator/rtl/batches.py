@@ -8,18 +8,18 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 
 from adagp.accelerator.rtl.descriptor import Descriptor, Memory, Op
-from adagp.accelerator.rtl.designs import MAIN, PREDICTOR
 from adagp.accelerator.rtl.driver import Command, joined
-from adagp.accelerator.rtl.geometry import Geometry
-from adagp.accelerator.rtl.network import Batch, Network
+from adagp.accelerator.rtl.geometry import CoreGeometry
+from adagp.accelerator.rtl.integer_network import IntegerBatch, IntegerNetwork
 from adagp.accelerator.rtl.passes import LayerPasses, PredictorPasses
 from adagp.accelerator.rtl.testbench import Bench
+from adagp.accelerator.rtl.top import MAIN, PREDICTOR
 
 Stage = dict[str, list[Command]]
 """What each core does until all are done."""
 
 
-def plain_stages(network: Network, batch: Batch, cores: Mapping[str, Geometry]) -> list[Stage]:
+def plain_stages(network: IntegerNetwork, batch: IntegerBatch, cores: Mapping[str, CoreGeometry]) -> list[Stage]:
     """Backpropagation alone, as the baseline does it."""
     layers = LayerPasses(network, batch, cores[MAIN])
     count = len(network.layers)
@@ -29,7 +29,7 @@ def plain_stages(network: Network, batch: Batch, cores: Mapping[str, Geometry]) 
     ]
 
 
-def gp_stages(network: Network, batch: Batch, cores: Mapping[str, Geometry]) -> list[Stage]:
+def gp_stages(network: IntegerNetwork, batch: IntegerBatch, cores: Mapping[str, CoreGeometry]) -> list[Stage]:
     """Forward, and every layer updated by its predicted gradient."""
     layers, predictor = LayerPasses(network, batch, cores[MAIN]), predictor_passes(network, batch, cores)
     count = range(len(network.layers))
@@ -38,7 +38,7 @@ def gp_stages(network: Network, batch: Batch, cores: Mapping[str, Geometry]) -> 
     )
 
 
-def bp_stages(network: Network, batch: Batch, cores: Mapping[str, Geometry]) -> list[Stage]:
+def bp_stages(network: IntegerNetwork, batch: IntegerBatch, cores: Mapping[str, CoreGeometry]) -> list[Stage]:
     """Forward and backward, every layer updated by its true gradient, from which the predictor learns."""
     layers, predictor = LayerPasses(network, batch, cores[MAIN]), predictor_passes(network, batch, cores)
     count = range(len(network.layers))
@@ -55,7 +55,9 @@ def bp_stages(network: Network, batch: Batch, cores: Mapping[str, Geometry]) -> 
     ]
 
 
-def predictor_passes(network: Network, batch: Batch, cores: Mapping[str, Geometry]) -> PredictorPasses:
+def predictor_passes(
+    network: IntegerNetwork, batch: IntegerBatch, cores: Mapping[str, CoreGeometry]
+) -> PredictorPasses:
     """The predictor where a design has it: in a core of its own, in a memory of its own, or nowhere in particular."""
     if PREDICTOR in cores:
         return PredictorPasses(network, batch, cores[PREDICTOR], Memory.WEIGHTS, resident=True)
@@ -87,7 +89,7 @@ def program(stages: Sequence[Stage], units: Sequence[str]) -> dict[str, list[Com
     return lists
 
 
-def stages_cycles(stages: Sequence[Stage], cores: Mapping[str, Geometry]) -> int:
+def stages_cycles(stages: Sequence[Stage], cores: Mapping[str, CoreGeometry]) -> int:
     """What the stages must take: in each, the slowest core, every descriptor at its own cycles."""
     return sum(
         max(sum(command.descriptor.cycles(cores[unit]) for command in commands) for unit, commands in stage.items())
@@ -96,7 +98,7 @@ def stages_cycles(stages: Sequence[Stage], cores: Mapping[str, Geometry]) -> int
 
 
 def _paired(
-    layers: Sequence[list[Command]], predictor: Sequence[list[Command]], cores: Mapping[str, Geometry]
+    layers: Sequence[list[Command]], predictor: Sequence[list[Command]], cores: Mapping[str, CoreGeometry]
 ) -> list[Stage]:
     """Each layer, then the predictor for it; on a core of its own it runs beside the next layer."""
     if PREDICTOR not in cores:

@@ -15,14 +15,14 @@ from torch.nn import functional
 from adagp.accelerator.rtl import golden, golden_batch
 from adagp.accelerator.rtl.batches import gp_stages, program
 from adagp.accelerator.rtl.descriptor import OVERHEAD_CYCLES, Op
-from adagp.accelerator.rtl.designs import MAIN
 from adagp.accelerator.rtl.driver import Product
 from adagp.accelerator.rtl.fixed import Fixed, Reals, exponent_for, multiplied, product_error
-from adagp.accelerator.rtl.geometry import Geometry
+from adagp.accelerator.rtl.geometry import CoreGeometry
 from adagp.accelerator.rtl.golden import Integers
+from adagp.accelerator.rtl.integer_network import IntegerBatch, IntegerNetwork, Shifts
 from adagp.accelerator.rtl.lowering import Convolution
-from adagp.accelerator.rtl.network import Batch, Network, Shifts
 from adagp.accelerator.rtl.testbench import Bench
+from adagp.accelerator.rtl.top import MAIN
 from adagp.accelerator.shapes import Gemm, Pass
 from adagp.accelerator.systolic import ws_cycles
 
@@ -64,7 +64,7 @@ class Check:
 
 def run_checks(rows: int = 4, columns: int = 3, seed: int = 0) -> Iterator[Check]:
     """Every check on an array of the given size; small ones are quick."""
-    core = Geometry(rows, columns, input_depth=2048, weight_depth=2048, output_depth=1024, pools=True)
+    core = CoreGeometry(rows, columns, input_depth=2048, weight_depth=2048, output_depth=1024, pools=True)
     bench, rng = Bench({MAIN: core}), np.random.default_rng(seed)
     for name, layer in (("convolution", CONVOLUTION), ("linear", LINEAR)):
         yield from layer_checks(name, layer, bench, rng)
@@ -146,10 +146,10 @@ def gp_step_check(layer: Convolution, bench: Bench, rng: np.random.Generator, ba
         predicted_update=hidden_exponent + v.exponent - w.exponent + LEARNING_RATE_SHIFT,
     )
 
-    def fresh() -> tuple[Network, Batch]:
+    def fresh() -> tuple[IntegerNetwork, IntegerBatch]:
         one = 1 << hidden_exponent
-        network = Network([layer], [w.whole.copy()], c.whole.copy(), v.whole.copy(), GRID, one, shifts)
-        return network, Batch({0: x.whole})
+        network = IntegerNetwork([layer], [w.whole.copy()], c.whole.copy(), v.whole.copy(), GRID, one, shifts)
+        return network, IntegerBatch({0: x.whole})
 
     expected, kept = fresh()
     golden_batch.gp_batch(expected, kept)
@@ -170,8 +170,8 @@ def gp_step_check(layer: Convolution, bench: Bench, rng: np.random.Generator, ba
 
 
 def _gp_error(
-    network: Network,
-    state: Batch,
+    network: IntegerNetwork,
+    state: IntegerBatch,
     layer: Convolution,
     x: Fixed,
     w: Fixed,

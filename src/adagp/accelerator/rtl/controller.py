@@ -11,13 +11,13 @@ from amaranth.hdl import Module, Signal
 from amaranth.lib.wiring import Component, In, Out
 
 from adagp.accelerator.rtl.descriptor import LAYOUT, Mode, Op
-from adagp.accelerator.rtl.geometry import COUNT_BITS, Geometry
+from adagp.accelerator.rtl.geometry import COUNT_BITS, CoreGeometry
 
 
 class Controller(Component):
     """A state machine with a counter for each address. Row r and column c follow its addresses r and c cycles later."""
 
-    def __init__(self, geometry: Geometry) -> None:
+    def __init__(self, geometry: CoreGeometry) -> None:
         """For an array of `geometry.rows` by `geometry.columns`."""
         self._geometry = geometry
         self.module_name = f"controller_{geometry.rows}x{geometry.columns}{'_pools' if geometry.pools else ''}"

@@ -5,16 +5,16 @@ from typing import Any
 from amaranth.hdl import Module, Mux, Signal, signed
 from amaranth.lib.wiring import Component, In, Out
 
-from adagp.accelerator.rtl.array import SystolicArray
 from adagp.accelerator.rtl.buffers import Bank
 from adagp.accelerator.rtl.controller import Controller
 from adagp.accelerator.rtl.descriptor import LAYOUT, Memory
-from adagp.accelerator.rtl.geometry import Geometry
+from adagp.accelerator.rtl.geometry import CoreGeometry
 from adagp.accelerator.rtl.lane import Lane
 from adagp.accelerator.rtl.library import Library, place
+from adagp.accelerator.rtl.systolic_array import SystolicArray
 
 
-def outer_ports(geometry: Geometry) -> dict[str, Any]:
+def outer_ports(geometry: CoreGeometry) -> dict[str, Any]:
     """The ports of a core to the outside of the accelerator."""
     return {
         "descriptor": In(LAYOUT),
@@ -36,7 +36,7 @@ class Core(Component):
     words, one row of those. `results` leave while `results_valid` is high, and must be taken at once.
     """
 
-    def __init__(self, geometry: Geometry) -> None:
+    def __init__(self, geometry: CoreGeometry) -> None:
         """Of the sizes of `geometry`."""
         self._geometry = size = geometry
         self.module_name = (

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from amaranth.lib import data
 
-from adagp.accelerator.rtl.geometry import COUNT_BITS, SHIFT_BITS, Geometry
+from adagp.accelerator.rtl.geometry import COUNT_BITS, SHIFT_BITS, CoreGeometry
 from adagp.accelerator.shapes import Gemm
 from adagp.accelerator.systolic import ws_cycles
 
@@ -98,11 +98,11 @@ class Descriptor:
             LAYOUT.const({field.name: int(getattr(self, field.name)) for field in fields(self)}).as_value().value
         )
 
-    def cycles(self, geometry: Geometry) -> int:
+    def cycles(self, geometry: CoreGeometry) -> int:
         """How long it takes when nothing has to be waited for."""
         return self.work_cycles(geometry) + OVERHEAD_CYCLES
 
-    def work_cycles(self, geometry: Geometry) -> int:
+    def work_cycles(self, geometry: CoreGeometry) -> int:
         """Without the overhead. A product's are those that the accelerator model counts."""
         match self.op:
             case Op.NONE:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from adagp.accelerator.rtl.descriptor import Descriptor, Memory, Mode, Op
-from adagp.accelerator.rtl.geometry import Geometry, folds
+from adagp.accelerator.rtl.geometry import CoreGeometry, folds
 from adagp.accelerator.rtl.golden import Integers
 
 Rows = list[list[int]]
@@ -55,7 +55,7 @@ class Product:
     m: int
     k: int
     n: int
-    geometry: Geometry
+    geometry: CoreGeometry
     memory: Memory = Memory.WEIGHTS
     weight_base: int = 0
 
@@ -167,17 +167,17 @@ def joined(command: Command) -> Command:
     return replace(command, descriptor=replace(command.descriptor, join=True))
 
 
-def input_rows(inputs: Integers, geometry: Geometry) -> Rows:
+def input_rows(inputs: Integers, geometry: CoreGeometry) -> Rows:
     """An (M x K) matrix as rows of the input buffer."""
     return _cut(inputs, len(inputs), geometry.rows)
 
 
-def weight_rows(weights: Integers, geometry: Geometry) -> Rows:
+def weight_rows(weights: Integers, geometry: CoreGeometry) -> Rows:
     """A (K x N) matrix as rows of a weight memory."""
     return _cut(weights, folds(len(weights), geometry.rows) * geometry.rows, geometry.columns)
 
 
-def output_rows(results: Integers, geometry: Geometry) -> Rows:
+def output_rows(results: Integers, geometry: CoreGeometry) -> Rows:
     """An (M x N) matrix as rows of the output buffer."""
     return _cut(results, len(results), geometry.columns)
 

@@ -11,7 +11,7 @@ SHIFT_BITS = 6
 
 
 @dataclass(frozen=True)
-class Geometry:
+class CoreGeometry:
     """One array and the memories around it. Depths are words of each bank; all banks of a buffer are read at once.
 
     Attributes:

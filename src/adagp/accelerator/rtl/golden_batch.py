@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.functional import conv2d
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from adagp.accelerator.rtl.golden import Integers, masked, operands, relu, updated
+from adagp.accelerator.rtl.golden import Integers, operands, relu, updated
+from adagp.accelerator.rtl.integer_network import IntegerBatch, IntegerNetwork
 from adagp.accelerator.rtl.lowering import Convolution
-from adagp.accelerator.rtl.network import Batch, Network
 
 
 def forward_sums(layer: Convolution, images: Integers, weight: Integers) -> Integers:
@@ -33,37 +33,17 @@ def input_grad_sums(layer: Convolution, grads: Integers, weight: Integers) -> In
     return _exactly(conv2d_input, size, _real(weight), _real(grads), stride=layer.stride, padding=layer.padding)
 
 
-def gp_batch(network: Network, batch: Batch) -> None:
+def gp_batch(network: IntegerNetwork, batch: IntegerBatch) -> None:
     """Forward, and every layer of the network updated by its predicted gradient."""
     shift = network.shifts.predicted_update
     for index, layer in enumerate(network.layers):
-        pooled = _forward(network, batch, index)
-        sums = _hidden(network, pooled) @ network.last[:, : layer.row]
+        pooled = forward(network, batch, index)
+        sums = hidden_values(network, pooled) @ network.last[:, : layer.row]
         old = network.weights[index]
         network.weights[index] = updated(old.reshape(layer.c_out, -1), sums, shift).reshape(old.shape)
 
 
-def bp_batch(network: Network, batch: Batch, *, learns: bool) -> None:
-    """Forward and backward, every layer updated by its true gradient, from which the predictor may learn."""
-    shifts = network.shifts
-    for index, layer in enumerate(network.layers):
-        batch.pooled[index] = _forward(network, batch, index)
-        batch.hidden[index] = _hidden(network, batch.pooled[index])
-        batch.predicted[index] = operands(batch.hidden[index] @ network.last[:, : layer.row], shifts.predicted)
-    for index in reversed(range(len(network.layers))):
-        layer, images, grads = network.layers[index], batch.inputs[index], batch.grads[index]
-        if index:
-            before = masked(images, input_grad_sums(layer, grads, network.weights[index]), shifts.input_grad)
-            previous = network.layers[index - 1]
-            batch.grads[index - 1] = before.reshape(-1, previous.c_out, *previous.out)
-        sums = weight_grad_sums(layer, images, grads)
-        network.weights[index] = updated(network.weights[index], sums, shifts.update)
-        if learns:
-            error = updated(batch.predicted[index], sums.reshape(layer.c_out, -1), shifts.error)
-            _learn(network, batch, index, error)
-
-
-def _forward(network: Network, batch: Batch, index: int) -> Integers:
+def forward(network: IntegerNetwork, batch: IntegerBatch, index: int) -> Integers:
     """Compute a layer; returns its pooled outputs."""
     layer, shifts = network.layers[index], network.shifts
     sums = forward_sums(layer, batch.inputs[index], network.weights[index])
@@ -79,19 +59,11 @@ def _forward(network: Network, batch: Batch, index: int) -> Integers:
     return operands(whole, shifts.pool)[:, None]
 
 
-def _hidden(network: Network, pooled: Integers) -> Integers:
+def hidden_values(network: IntegerNetwork, pooled: Integers) -> Integers:
+    """Inputs of the predictor's linear layer, the constant included."""
     sums = forward_sums(network.predictor_convolution, pooled, network.convolution)
     hidden = relu(sums, network.shifts.hidden).reshape(len(pooled), -1)
     return np.hstack([hidden, np.full((len(pooled), 1), network.one)])
-
-
-def _learn(network: Network, batch: Batch, index: int, error: Integers) -> None:
-    shifts, hidden, row = network.shifts, batch.hidden[index], network.layers[index].row
-    hidden_grad = masked(hidden, error @ network.last[:, :row].T, shifts.hidden_grad)[:, :-1]
-    images = hidden_grad.reshape(-1, 1, network.grid, network.grid)
-    sums = weight_grad_sums(network.predictor_convolution, batch.pooled[index], images)
-    network.last[:, :row] = updated(network.last[:, :row], hidden.T @ error, shifts.learn)
-    network.convolution[...] = updated(network.convolution, sums, shifts.learn)
 
 
 def _real(values: Integers) -> Tensor:

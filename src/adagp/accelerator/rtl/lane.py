@@ -6,7 +6,7 @@ from amaranth.hdl import Module, Mux, Signal, signed
 from amaranth.lib.wiring import Component, In, Out
 
 from adagp.accelerator.rtl.descriptor import Mode
-from adagp.accelerator.rtl.geometry import SHIFT_BITS, Geometry
+from adagp.accelerator.rtl.geometry import SHIFT_BITS, CoreGeometry
 
 
 class Lane(Component):
@@ -15,7 +15,7 @@ class Lane(Component):
     The learning rate is a power of two, a part of the shift, so that an update takes no multiplier.
     """
 
-    def __init__(self, geometry: Geometry) -> None:
+    def __init__(self, geometry: CoreGeometry) -> None:
         """Of the widths of `geometry`; with an adder that pools, or without."""
         self._geometry = geometry
         width, sum_width = geometry.width, geometry.sum_width

@@ -10,28 +10,28 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from adagp.accelerator.array import Array
+from adagp.accelerator.array_tasks import batch_tasks
 from adagp.accelerator.designs import Design, batch_steps
-from adagp.accelerator.duties import batch_duties
+from adagp.accelerator.layer_costs import network_costs
 from adagp.accelerator.machine import Machine
-from adagp.accelerator.parts import network_parts
 from adagp.accelerator.rtl.batches import Stage, bp_stages, gp_stages, plain_stages, predictor_passes, run_batch
 from adagp.accelerator.rtl.descriptor import OVERHEAD_CYCLES, Op
-from adagp.accelerator.rtl.designs import MAIN, PREDICTOR
 from adagp.accelerator.rtl.driver import Command
-from adagp.accelerator.rtl.geometry import Geometry
+from adagp.accelerator.rtl.geometry import CoreGeometry
+from adagp.accelerator.rtl.integer_network import IntegerBatch, IntegerNetwork
 from adagp.accelerator.rtl.lowering import Convolution
-from adagp.accelerator.rtl.network import Batch, Network
 from adagp.accelerator.rtl.testbench import Bench
+from adagp.accelerator.rtl.top import MAIN, PREDICTOR
 from adagp.accelerator.shapes import Pass
-from adagp.accelerator.workload import PredictorShape, Work
+from adagp.accelerator.workload import LayerOp, PredictorShape
 from adagp.schedules import Phase
 from adagp.schedules.plan import BACKPROP, Plan
 
 LAYERS = (Convolution(1, 2, (4, 4), (3, 3), 1, 1), Convolution(2, 3, (4, 4), (3, 3), 2, 1), Convolution(12, 4))
 """A network small enough to be clocked in seconds: two convolutions and a linear layer."""
 SAMPLES, GRID = 2, 2
-_CORE = Geometry(4, 3, input_depth=512, weight_depth=256, output_depth=128)
-_SECOND = Geometry(3, 2, input_depth=256, weight_depth=512, output_depth=128)
+_CORE = CoreGeometry(4, 3, input_depth=512, weight_depth=256, output_depth=128)
+_SECOND = CoreGeometry(3, 2, input_depth=256, weight_depth=512, output_depth=128)
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class BatchCycles:
     model: int
 
 
-def small_cores(design: Design) -> dict[str, Geometry]:
+def small_cores(design: Design) -> dict[str, CoreGeometry]:
     """The cores of a design at a size that is quick to simulate."""
     match design:
         case Design.BASELINE:
@@ -70,7 +70,7 @@ def small_cores(design: Design) -> dict[str, Geometry]:
             return {MAIN: replace(_CORE, pools=True), PREDICTOR: _SECOND}
 
 
-def small_batch(seed: int = 0) -> tuple[Network, Batch]:
+def small_batch(seed: int = 0) -> tuple[IntegerNetwork, IntegerBatch]:
     """The small network with random weights, and a batch; numbers are large enough that some sums are cut."""
     rng = np.random.default_rng(seed)
 
@@ -79,14 +79,14 @@ def small_batch(seed: int = 0) -> tuple[Network, Batch]:
 
     weights = [values(layer.c_out, layer.c_in, *layer.kernel) for layer in LAYERS]
     longest = max(layer.row for layer in LAYERS)
-    network = Network(LAYERS, weights, values(1, 1, 3, 3), values(GRID * GRID + 1, longest), GRID)
+    network = IntegerNetwork(LAYERS, weights, values(1, 1, 3, 3), values(GRID * GRID + 1, longest), GRID)
     last = len(LAYERS) - 1
     output = (SAMPLES, LAYERS[last].c_out, *LAYERS[last].out)
-    return network, Batch({0: values(SAMPLES, LAYERS[0].c_in, *LAYERS[0].image)}, grads={last: values(*output)})
+    return network, IntegerBatch({0: values(SAMPLES, LAYERS[0].c_in, *LAYERS[0].image)}, grads={last: values(*output)})
 
 
 def batch_stages(
-    design: Design, phase: Phase, network: Network, batch: Batch, cores: Mapping[str, Geometry]
+    design: Design, phase: Phase, network: IntegerNetwork, batch: IntegerBatch, cores: Mapping[str, CoreGeometry]
 ) -> list[Stage]:
     """A batch on a design; the baseline knows only backpropagation.
 
@@ -124,10 +124,10 @@ def account(design: Design, phase: Phase, measured: int) -> BatchCycles:
     )
 
 
-def small_model() -> tuple[list[Work], Machine]:
+def small_model() -> tuple[list[LayerOp], Machine]:
     """The small network and its machine for the accelerator model; LOW loads a row of the weight buffer a cycle."""
-    works = [
-        Work(
+    ops = [
+        LayerOp(
             f"layer{index}",
             "linear" if layer.image == (1, 1) else "convolution",
             layer.shape(SAMPLES),
@@ -142,18 +142,18 @@ def small_model() -> tuple[list[Work], Machine]:
         predictor=PredictorShape(grid=GRID),
         dram_words_per_cycle=_CORE.columns,
     )
-    return works, machine
+    return ops, machine
 
 
 def model_cycles(design: Design, phase: Phase) -> int:
     """A batch of the small network by the accelerator model."""
-    works, machine = small_model()
+    ops, machine = small_model()
     plan = Plan(Phase.GP, "predicted") if phase is Phase.GP else BACKPROP
-    duties = batch_duties(works, plan, learning=design is not Design.BASELINE)
-    return sum(step.cycles for step in batch_steps(design, network_parts(works, machine), duties, machine))
+    tasks = batch_tasks(ops, plan, learning=design is not Design.BASELINE)
+    return sum(step.cycles for step in batch_steps(design, network_costs(ops, machine), tasks, machine))
 
 
-def _critical(stages: Sequence[Stage], cores: Mapping[str, Geometry]) -> list[tuple[str, Command]]:
+def _critical(stages: Sequence[Stage], cores: Mapping[str, CoreGeometry]) -> list[tuple[str, Command]]:
     """The commands of the slower core of each stage."""
     found = []
     for stage in stages:

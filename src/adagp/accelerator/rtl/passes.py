@@ -6,18 +6,18 @@ import numpy as np
 
 from adagp.accelerator.rtl.descriptor import Memory, Mode
 from adagp.accelerator.rtl.driver import Command, Keep, Product, Values
-from adagp.accelerator.rtl.geometry import Geometry
+from adagp.accelerator.rtl.geometry import CoreGeometry
 from adagp.accelerator.rtl.golden import Integers
-from adagp.accelerator.rtl.network import Batch, Network
+from adagp.accelerator.rtl.integer_network import IntegerBatch, IntegerNetwork
 
 
 @dataclass(frozen=True)
 class LayerPasses:
     """The passes of the layers themselves, on a core that has its own geometry."""
 
-    network: Network
-    batch: Batch
-    geometry: Geometry
+    network: IntegerNetwork
+    batch: IntegerBatch
+    geometry: CoreGeometry
 
     def forward(self, index: int) -> list[Command]:
         """Outputs with ReLU, none after the last layer; pooled for the predictor where the core can."""
@@ -106,9 +106,9 @@ class PredictorPasses:
         resident: Whether they stay there. If not, they are loaded for every layer, and come back with every update.
     """
 
-    network: Network
-    batch: Batch
-    geometry: Geometry
+    network: IntegerNetwork
+    batch: IntegerBatch
+    geometry: CoreGeometry
     memory: Memory
     resident: bool
 

@@ -7,9 +7,9 @@ from typing import Any
 from amaranth.sim import Simulator
 
 from adagp.accelerator.rtl.descriptor import Op
-from adagp.accelerator.rtl.designs import Accelerator
 from adagp.accelerator.rtl.driver import Command, Rows
-from adagp.accelerator.rtl.geometry import Geometry
+from adagp.accelerator.rtl.geometry import CoreGeometry
+from adagp.accelerator.rtl.top import Accelerator
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Trace:
 class Bench:
     """A design in the simulator, and around it a machine that gives and takes words."""
 
-    def __init__(self, cores: Mapping[str, Geometry], words_every: int = 1) -> None:
+    def __init__(self, cores: Mapping[str, CoreGeometry], words_every: int = 1) -> None:
         """Every `run` starts from reset.
 
         Args:

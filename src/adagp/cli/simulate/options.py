@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from adagp.accelerator import CNNS, DATA_SHAPES, Machine, Setting, Work, network
+from adagp.accelerator import CNNS, DATA_SHAPES, LayerOp, Machine, Setting, network
 from adagp.accelerator.setting import MACHINE_KEYS
 from adagp.accelerator.text import parse_sizes
 from adagp.cli import machine_options as machines
@@ -67,7 +67,7 @@ def spread(function: Callable[..., None]) -> Callable[..., None]:
 class Network(NamedTuple):
     """A network to simulate: its work for a batch size, its name, and the samples of an epoch."""
 
-    works: Callable[[int], list[Work]]
+    works: Callable[[int], list[LayerOp]]
     name: str
     samples: int
 

@@ -3,7 +3,7 @@
 from amaranth.hdl import Module, signed
 from amaranth.lib.wiring import Component, In, Out
 
-from adagp.accelerator.rtl.geometry import Geometry
+from adagp.accelerator.rtl.geometry import CoreGeometry
 from adagp.accelerator.rtl.library import Library, place
 from adagp.accelerator.rtl.pe import PE
 
@@ -11,7 +11,7 @@ from adagp.accelerator.rtl.pe import PE
 class SystolicArray(Component):
     """PEs side by side. Row r wants its inputs r cycles after row 0, and column c its sums c cycles after column 0."""
 
-    def __init__(self, geometry: Geometry) -> None:
+    def __init__(self, geometry: CoreGeometry) -> None:
         """Of `geometry.rows` by `geometry.columns` PEs."""
         self._geometry = geometry
         rows, columns, width, sum_width = geometry.rows, geometry.columns, geometry.width, geometry.sum_width

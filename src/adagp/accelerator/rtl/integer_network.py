@@ -43,7 +43,7 @@ class Shifts:
 
 
 @dataclass
-class Network:
+class IntegerNetwork:
     """Layers one after the other with ReLU between them, and the predictor; batches change their weights.
 
     Attributes:
@@ -96,7 +96,7 @@ class Network:
 
 
 @dataclass
-class Batch:
+class IntegerBatch:
     """One batch, as far as it has got. What is kept of each layer has its index.
 
     Attributes:

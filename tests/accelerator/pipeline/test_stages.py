@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adagp import Phase, schedules
-from adagp.accelerator import Design, Machine, backward_cycles, batch_duties, forward_cycles, network, network_parts
+from adagp.accelerator import Design, Machine, backward_cycles, batch_tasks, forward_cycles, network, network_costs
 from adagp.accelerator.pipeline import SCHEMES, Costs, Pipeline, costs, phases_of, simulate
 from adagp.accelerator.pipeline.stages import balanced_cuts, stages
 from adagp.accelerator.pipeline.training import training_steps
@@ -34,12 +34,12 @@ def test_no_other_cut_has_a_cheaper_dearest_part(values, parts):
 
 def test_stages_hold_all_the_cycles_of_the_network():
     machine = Machine()
-    works = network("vgg13", "cifar10", 8)
-    layers = network_parts(works, machine)
-    duties = batch_duties(works, always_backprop()(0), learning=False)
-    staged = stages(works, 4, Design.EFFICIENT, machine)
-    forward = [forward_cycles(layer, duty, machine) for layer, duty in zip(layers, duties, strict=True)]
-    backward = [backward_cycles(layer, duty, machine) for layer, duty in zip(layers, duties, strict=True)]
+    ops = network("vgg13", "cifar10", 8)
+    layers = network_costs(ops, machine)
+    tasks = batch_tasks(ops, always_backprop()(0), learning=False)
+    staged = stages(ops, 4, Design.EFFICIENT, machine)
+    forward = [forward_cycles(layer, task, machine) for layer, task in zip(layers, tasks, strict=True)]
+    backward = [backward_cycles(layer, task, machine) for layer, task in zip(layers, tasks, strict=True)]
     for stage, (start, end) in enumerate(pairwise(staged.cuts)):
         assert staged.plain.bp_forward[stage] == sum(forward[start:end])
         assert staged.plain.bp_backward[stage] == sum(backward[start:end])
@@ -52,17 +52,17 @@ def test_stages_hold_all_the_cycles_of_the_network():
 
 def test_the_predictor_adds_its_cycles_to_every_stage():
     machine = Machine()
-    works = network("resnet50", "cifar10", 8)
-    layers = network_parts(works, machine)
-    staged = stages(works, 4, Design.EFFICIENT, machine)
+    ops = network("resnet50", "cifar10", 8)
+    layers = network_costs(ops, machine)
+    staged = stages(ops, 4, Design.EFFICIENT, machine)
     for stage, (start, end) in enumerate(pairwise(staged.cuts)):
         predict = sum(layer.predictor.predict_cycles for layer in layers[start:end])
         learn = sum(layer.predictor.learn_cycles for layer in layers[start:end])
         assert staged.predicting.bp_forward[stage] == staged.plain.bp_forward[stage] + predict
         assert staged.predicting.bp_backward[stage] == staged.plain.bp_backward[stage] + learn
         assert staged.predicting.gp_forward[stage] == staged.plain.bp_forward[stage] + predict
-    beside = stages(works, 4, Design.MAX, machine)
-    reloaded = stages(works, 4, Design.LOW, machine)
+    beside = stages(ops, 4, Design.MAX, machine)
+    reloaded = stages(ops, 4, Design.LOW, machine)
     assert beside.cuts == reloaded.cuts == staged.cuts
     for fast, middle, slow in zip(*(one.predicting.bp_backward for one in (beside, staged, reloaded)), strict=True):
         assert fast <= middle < slow

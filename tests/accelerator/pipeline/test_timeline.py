@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from adagp import Phase, schedules
 from adagp.accelerator.pipeline import SCHEMES, Costs, Pipeline, costs, device_orders, phases_of, simulate
-from tests.accelerator import pipeline_checker as checker
+from tests.accelerator.pipeline import checker
 
 BP, GP, WARMUP = Phase.BP, Phase.GP, Phase.WARMUP
 
@@ -178,8 +178,8 @@ def test_activations_held_are_those_the_schemes_promise(case):
 def test_busy_is_the_share_of_work(case):
     pipeline, prices = case
     timeline = simulate(pipeline, prices)
-    work = sum(job.duration for job in checked_jobs(pipeline, prices))
-    assert timeline.busy == pytest.approx(work / (timeline.steps * pipeline.devices))
+    op = sum(job.duration for job in checked_jobs(pipeline, prices))
+    assert timeline.busy == pytest.approx(op / (timeline.steps * pipeline.devices))
 
 
 @pytest.mark.parametrize(

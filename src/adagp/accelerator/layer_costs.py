@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import cache
 
 from adagp.accelerator.array import Array, PassCost, pass_cost
-from adagp.accelerator.duties import Duty
+from adagp.accelerator.array_tasks import ArrayTask
 from adagp.accelerator.machine import Machine
 from adagp.accelerator.shapes import LayerShape, Pass
 from adagp.accelerator.traffic import POLICIES, LayerTraffic, layer_traffic
-from adagp.accelerator.workload import Work
+from adagp.accelerator.workload import LayerOp
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class PredictorCost:
 
 
 @dataclass(frozen=True)
-class Parts:
+class LayerCosts:
     """One layer on a machine.
 
     Attributes:
@@ -60,35 +60,35 @@ class Parts:
         return self.costs[which].cycles if which in self.costs else 0
 
 
-def network_parts(works: Sequence[Work], machine: Machine) -> list[Parts]:
+def network_costs(ops: Sequence[LayerOp], machine: Machine) -> list[LayerCosts]:
     """Every layer of a network on a machine.
 
     Raises:
         ValueError: where there is no layer, or one cannot be mapped, naming it.
     """
-    if not works:
+    if not ops:
         raise ValueError("works: the network has no convolution and no product of matrices; is it the right module?")
     found = []
-    for place, work in enumerate(works):
+    for place, op in enumerate(ops):
         try:
-            found.append(_parts(work, machine, first=place == 0))
+            found.append(_layer_costs(op, machine, first=place == 0))
         except ValueError as error:
-            raise ValueError(f"layer {work.name}: {error}") from error
+            raise ValueError(f"layer {op.name}: {error}") from error
     return found
 
 
-def _parts(work: Work, machine: Machine, first: bool) -> Parts:
-    small, last = predictor = machine.predictor.layers(work)
-    return Parts(
-        name=work.name,
-        costs=_pass_costs(work.shape, work.passes, machine.array, machine.dataflow),
+def _layer_costs(op: LayerOp, machine: Machine, first: bool) -> LayerCosts:
+    small, last = predictor = machine.predictor.layers(op)
+    return LayerCosts(
+        name=op.name,
+        costs=_pass_costs(op.shape, op.passes, machine.array, machine.dataflow),
         predictor=_predictor_cost(predictor, machine.array, machine.dataflow),
         second_predictor=_predictor_cost(predictor, machine.second_array, machine.dataflow),
         predictor_words=small.weight_words + last.weight_words,
         prediction_words=last.output_words,
-        traffic=layer_traffic(work, POLICIES[machine.policy], machine.array.buffer_words, first),
-        vector_cycles=machine.vector_cycles(work.vector_words),
-        update_cycles=machine.vector_cycles(work.shape.weight_words) if work.learns else 0,
+        traffic=layer_traffic(op, POLICIES[machine.policy], machine.array.buffer_words, first),
+        vector_cycles=machine.vector_cycles(op.vector_words),
+        update_cycles=machine.vector_cycles(op.shape.weight_words) if op.learns else 0,
     )
 
 
@@ -111,60 +111,60 @@ def _predictor_cost(layers: tuple[LayerShape, LayerShape], array: Array, dataflo
     )
 
 
-def forward_cycles(layer: Parts, duty: Duty, machine: Machine) -> int:
+def forward_cycles(layer: LayerCosts, task: ArrayTask, machine: Machine) -> int:
     """Of a layer's forward; weights that wait for no backward are updated at once."""
-    at_once = duty.update and not duty.weight_grad
+    at_once = task.update and not task.weight_grad
     cycles = layer.cycles(Pass.FORWARD) + layer.vector_cycles + (layer.update_cycles if at_once else 0)
-    return _stalled(cycles, forward_words(layer, duty), machine)
+    return _stalled(cycles, forward_words(layer, task), machine)
 
 
-def backward_cycles(layer: Parts, duty: Duty, machine: Machine) -> int:
+def backward_cycles(layer: LayerCosts, task: ArrayTask, machine: Machine) -> int:
     """Of both gradients, as far as they are wanted, and of the update."""
-    if not (duty.input_grad or duty.weight_grad):
+    if not (task.input_grad or task.weight_grad):
         return 0
     cycles = layer.vector_cycles
-    if duty.input_grad:
+    if task.input_grad:
         cycles += layer.cycles(Pass.INPUT_GRAD)
-    if duty.weight_grad:
+    if task.weight_grad:
         cycles += layer.cycles(Pass.WEIGHT_GRAD) + layer.update_cycles
-    return _stalled(cycles, backward_words(layer, duty), machine)
+    return _stalled(cycles, backward_words(layer, task), machine)
 
 
 def _stalled(cycles: int, words: int, machine: Machine) -> int:
     return max(cycles, machine.transfer_cycles(words)) if machine.stalls else cycles
 
 
-def forward_words(layer: Parts, duty: Duty) -> int:
+def forward_words(layer: LayerCosts, task: ArrayTask) -> int:
     """DRAM words of a layer's forward, and of the update that follows at once."""
-    words = layer.traffic.forward_kept if duty.forward_only else layer.traffic.forward
-    return words + (layer.traffic.update_in_place if duty.update and not duty.weight_grad else 0)
+    words = layer.traffic.forward_on_chip if task.forward_only else layer.traffic.forward
+    return words + (layer.traffic.update_in_place if task.update and not task.weight_grad else 0)
 
 
-def backward_words(layer: Parts, duty: Duty) -> int:
+def backward_words(layer: LayerCosts, task: ArrayTask) -> int:
     """DRAM words of both gradients, as far as they are wanted, and of the update."""
     words = 0
-    if duty.input_grad:
+    if task.input_grad:
         words += layer.traffic.input_grad
-    if duty.weight_grad:
-        words += layer.traffic.weight_grad + (layer.traffic.update if duty.update else 0)
-    return words - (layer.traffic.shared if duty.input_grad and duty.weight_grad else 0)
+    if task.weight_grad:
+        words += layer.traffic.weight_grad + (layer.traffic.update if task.update else 0)
+    return words - (layer.traffic.shared if task.input_grad and task.weight_grad else 0)
 
 
-def prediction_words(layer: Parts, duty: Duty) -> int:
+def prediction_words(layer: LayerCosts, task: ArrayTask) -> int:
     """DRAM words of a prediction that waits for the truth: written in the forward, read in the backward."""
-    return 2 * layer.prediction_words if duty.learn else 0
+    return 2 * layer.prediction_words if task.learn else 0
 
 
-def reload_words(layer: Parts, duty: Duty, stage: str) -> int:
+def reload_words(layer: LayerCosts, task: ArrayTask, stage: str) -> int:
     """DRAM words by which LOW fetches the predictor: its weights; to learn, also Adam's moments, and all back again."""
     if stage == "forward":
-        return layer.predictor_words if duty.predict else 0
-    return 6 * layer.predictor_words if duty.learn else 0
+        return layer.predictor_words if task.predict else 0
+    return 6 * layer.predictor_words if task.learn else 0
 
 
-def buffer_words(layer: Parts, duty: Duty) -> int:
+def buffer_words(layer: LayerCosts, task: ArrayTask) -> int:
     """Words between buffer and array, of the layer and of the predictor."""
-    made = {Pass.FORWARD: True, Pass.INPUT_GRAD: duty.input_grad, Pass.WEIGHT_GRAD: duty.weight_grad}
+    made = {Pass.FORWARD: True, Pass.INPUT_GRAD: task.input_grad, Pass.WEIGHT_GRAD: task.weight_grad}
     words = sum(cost.buffer_words for which, cost in layer.costs.items() if made[which])
-    words += layer.predictor.predict_buffer_words if duty.predict else 0
-    return words + (layer.predictor.learn_buffer_words if duty.learn else 0)
+    words += layer.predictor.predict_buffer_words if task.predict else 0
+    return words + (layer.predictor.learn_buffer_words if task.learn else 0)

@@ -144,7 +144,7 @@ def least_steps(jobs, devices, in_order, most):
 
     best = most
 
-    def search(ends, free, work):
+    def search(ends, free, op):
         nonlocal best
         if len(ends) == len(jobs):
             best = max(free)
@@ -156,7 +156,7 @@ def least_steps(jobs, devices, in_order, most):
         ]
         if max(start + chain(job) for start, job in able) >= best:
             return
-        if max(time + left for time, left in zip(free, work, strict=True)) >= best:
+        if max(time + left for time, left in zip(free, op, strict=True)) >= best:
             return
         first_end, device = min((start + job.duration, job.device) for start, job in able)
         for start, job in sorted(able, key=lambda pair: pair[0] - chain(pair[1])):
@@ -165,7 +165,7 @@ def least_steps(jobs, devices, in_order, most):
                 search(
                     {**ends, job: end},
                     [end if place == device else time for place, time in enumerate(free)],
-                    [left - job.duration * (place == device) for place, left in enumerate(work)],
+                    [left - job.duration * (place == device) for place, left in enumerate(op)],
                 )
 
     search({}, [0] * devices, [sum(job.duration for job in jobs if job.device == place) for place in range(devices)])

@@ -15,7 +15,7 @@ from amaranth.lib.wiring import Component, Flow
 from adagp.accelerator.designs import Design
 from adagp.accelerator.machine import Machine
 from adagp.accelerator.rtl.core import Core, outer_ports
-from adagp.accelerator.rtl.geometry import Geometry, folds
+from adagp.accelerator.rtl.geometry import CoreGeometry, folds
 from adagp.accelerator.rtl.library import Library, place
 from adagp.accelerator.workload import PredictorShape
 
@@ -29,17 +29,17 @@ def geometries(
     design: Design,
     array: tuple[int, int] = (_PAPER.array.rows, _PAPER.array.columns),
     second_array: tuple[int, int] = (_PAPER.second_array.rows, _PAPER.second_array.columns),
-) -> dict[str, Geometry]:
+) -> dict[str, CoreGeometry]:
     """The cores of a design, at the default sizes of their memories.
 
     Raises:
         ValueError: for an array that cannot be built.
     """
-    main = Geometry(*array, pools=design is not Design.BASELINE)
+    main = CoreGeometry(*array, pools=design is not Design.BASELINE)
     if design is Design.EFFICIENT:
         return {MAIN: replace(main, predictor_depth=_predictor_depth(*array))}
     if design is Design.MAX:
-        second = Geometry(
+        second = CoreGeometry(
             *second_array, input_depth=2048, weight_depth=_predictor_depth(*second_array), output_depth=512
         )
         return {MAIN: main, PREDICTOR: second}
@@ -55,7 +55,7 @@ def _predictor_depth(rows: int, columns: int) -> int:
 class Accelerator(Component):
     """One core or two, each with its own ports, named after it: `main_valid`, `predictor_words__0`."""
 
-    def __init__(self, cores: Mapping[str, Geometry], name: str = "accelerator") -> None:
+    def __init__(self, cores: Mapping[str, CoreGeometry], name: str = "accelerator") -> None:
         """Of the cores that `geometries` gives, or of other sizes."""
         self.module_name = name
         self._cores = dict(cores)
