@@ -1,4 +1,4 @@
-"""What a pass of a layer costs on an array of PEs, under each dataflow."""
+"""The cost of a layer's pass on an array of PEs, under each dataflow."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ DATAFLOWS = (*SYSTOLIC, "rs")
 
 @dataclass(frozen=True)
 class Array:
-    """PEs in rows and columns, and the memories near them; by default ADA-GP's 180 PEs with the memories of Eyeriss.
+    """PEs in rows and columns, with their memories; by default ADA-GP's 180 PEs with the memories of Eyeriss.
 
     Attributes:
         rows: Rows of PEs.
         columns: Columns of PEs.
-        buffer_words: The global buffer. Only the row-stationary mapping looks at it: the others move each tensor once.
-        register_words: In each PE; only the row-stationary mapping looks at them.
+        buffer_words: Size of the global buffer.
+        register_words: Size of each PE's registers; only the row-stationary mapping depends on it.
     """
 
     rows: int = 12
@@ -27,7 +27,7 @@ class Array:
     register_words: int = 256
 
     def __post_init__(self) -> None:
-        """Refuse an array that has no PE or no memory."""
+        """Refuse an array without PEs or memory."""
         if self.rows < 1 or self.columns < 1:
             raise ValueError(f"array={self}: has no PE; rows and columns must be at least 1")
         if self.rows * self.columns > MOST:
@@ -50,11 +50,11 @@ class PassCost:
     """One pass of a layer over a whole batch.
 
     Attributes:
-        cycles: With all operands at hand: no stalls on memory.
+        cycles: Cycles without stalls on memory.
         macs: Multiply-accumulates, the same under every dataflow.
-        utilisation: The share of PEs that are at work, on average over the cycles.
-        dram_words: Read and written.
-        buffer_words: Read from the global buffer into the array, and written back.
+        utilisation: Average share of PEs at work.
+        dram_words: Words read from and written to DRAM.
+        buffer_words: Words read from the global buffer and written back to it.
     """
 
     cycles: int
@@ -71,7 +71,7 @@ def pass_cost(shape: LayerShape, which: Pass, array: Array, dataflow: str) -> Pa
     of the mapping of least energy, padding included, as in nn-dataflow.
 
     Raises:
-        ValueError: for an unknown dataflow, or where row-stationary cannot map the layer.
+        ValueError: If the dataflow is unknown, or row-stationary cannot map the layer.
     """
     require_known("dataflow", dataflow, DATAFLOWS)
     gemm = shape.gemm(which)
@@ -87,12 +87,12 @@ def pass_cost(shape: LayerShape, which: Pass, array: Array, dataflow: str) -> Pa
 
 
 def layer_cost(shape: LayerShape, array: Array, dataflow: str) -> dict[Pass, PassCost]:
-    """Cost of all three passes; who trains the first layer of a network leaves its input gradient out."""
+    """Cost of all three passes; the first layer of a network needs no input gradient."""
     return {which: pass_cost(shape, which, array, dataflow) for which in Pass}
 
 
 def _row_stationary(shape: LayerShape, which: Pass, array: Array) -> MappedPlanes:
-    """What one group takes; groups follow each other."""
+    """The mapping of one group; groups run one after the other."""
     planes = _planes(shape, which)
     mapped = cut_to_fit(planes, array.rows, array.columns, array.buffer_words, array.register_words)
     if mapped is None:
@@ -106,8 +106,8 @@ def _row_stationary(shape: LayerShape, which: Pass, array: Array) -> MappedPlane
 def _planes(shape: LayerShape, which: Pass) -> Planes:
     """A pass of one group as a convolution of planes.
 
-    The input gradient is a convolution over the output's gradients, spread apart by the stride. In the weight gradient
-    samples are what is summed over, the output's gradient is the filter, and the taps are the output.
+    The input gradient is a convolution over output gradients that are spread apart by the stride. The weight gradient
+    sums over samples; the output gradient is its filter, and the taps are its output.
     """
     if shape.transposed:
         return _planes(shape.adjoint(), ADJOINT_PASS[which])

@@ -90,6 +90,6 @@ def _refuse_unmodelled(plan: Plan) -> None:
     unknown = plan.used_sources() - set(modelled)
     if unknown:
         raise ValueError(
-            f"source {', '.join(sorted(unknown))}: has no cost on the array; use a schedule with none but "
+            f"source {', '.join(sorted(unknown))}: has no cost on the array; use a schedule with only "
             f"{', '.join(modelled)}"
         )

@@ -1,4 +1,4 @@
-"""What moving a word costs, by named tables with their sources."""
+"""The energy of moving a word, in named tables with their sources."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ class CostTable:
 
     Attributes:
         unit: `MAC`, the energy of one multiply-accumulate, or `pJ`.
-        dram: Read or written.
-        buffer: Read from or written to the global buffer.
+        dram: A word read from or written to DRAM.
+        buffer: A word read from or written to the global buffer.
         source: Where the figures are from.
     """
 
@@ -53,7 +53,7 @@ def cost_table(name: str) -> CostTable:
     """A table by name.
 
     Raises:
-        ValueError: for an unknown name.
+        ValueError: If the name is unknown.
     """
     require_known("energy", name, COST_TABLES)
     return COST_TABLES[name]

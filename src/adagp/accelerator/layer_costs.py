@@ -1,4 +1,4 @@
-"""All that one layer may need in a batch, alone on a machine: what the designs are composed of."""
+"""Everything one layer may need in a batch, alone on a machine. The designs are composed of these costs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from adagp.accelerator.workload import LayerOp
 
 @dataclass(frozen=True)
 class PredictorCost:
-    """The predictor's work for one layer on one array.
+    """The predictor's cost for one layer on one array.
 
     Attributes:
-        predict_cycles: Of its forward.
-        learn_cycles: Of its gradients.
-        predict_buffer_words: Of its forward, between buffer and array.
-        learn_buffer_words: Of its gradients, between buffer and array.
+        predict_cycles: Cycles of its forward.
+        learn_cycles: Cycles of its gradients.
+        predict_buffer_words: Words between buffer and array in its forward.
+        learn_buffer_words: Words between buffer and array for its gradients.
     """
 
     predict_cycles: int
@@ -31,18 +31,18 @@ class PredictorCost:
 
 @dataclass(frozen=True)
 class LayerCosts:
-    """One layer on a machine.
+    """The costs of one layer on a machine.
 
     Attributes:
-        name: Of the layer.
-        costs: Of its passes on the array, of those that training makes.
-        predictor: On the layers' array.
-        second_predictor: On the second array, which only MAX has.
+        name: The layer's name.
+        costs: Cost on the array of each pass that training makes.
+        predictor: The predictor on the layers' array.
+        second_predictor: The predictor on the second array, which only MAX has.
         predictor_words: Weights of the predictor that serve this layer.
-        prediction_words: Of the gradient it predicts.
+        prediction_words: Words of the predicted gradient.
         traffic: DRAM words of the layer itself.
-        vector_cycles: Of norms, activations and pooling after it, in the forward and again in the backward.
-        update_cycles: Of the optimizer on the vector unit.
+        vector_cycles: Cycles of the norms, activations and pooling after it; the backward takes them again.
+        update_cycles: Cycles of the optimizer on the vector unit.
     """
 
     name: str
@@ -56,18 +56,18 @@ class LayerCosts:
     update_cycles: int
 
     def cycles(self, which: Pass) -> int:
-        """Of a pass on the array; 0 where training does without it."""
+        """Cycles of a pass on the array; 0 if training does not make it."""
         return self.costs[which].cycles if which in self.costs else 0
 
 
 def network_costs(ops: Sequence[LayerOp], machine: Machine) -> list[LayerCosts]:
-    """Every layer of a network on a machine.
+    """The costs of every layer of a network on a machine.
 
     Raises:
-        ValueError: where there is no layer, or one cannot be mapped, naming it.
+        ValueError: If there is no layer, or one cannot be mapped; the message names it.
     """
     if not ops:
-        raise ValueError("works: the network has no convolution and no product of matrices; is it the right module?")
+        raise ValueError("ops: the network has no convolution and no matrix product; check that it is the right module")
     found = []
     for place, op in enumerate(ops):
         try:
@@ -99,7 +99,7 @@ def _pass_costs(shape: LayerShape, passes: tuple[Pass, ...], array: Array, dataf
 
 @cache
 def _predictor_cost(layers: tuple[LayerShape, LayerShape], array: Array, dataflow: str) -> PredictorCost:
-    """Its convolution sees pooled outputs, which need no gradient."""
+    """Its convolution reads pooled outputs, which need no gradient."""
     predict = [pass_cost(layer, Pass.FORWARD, array, dataflow) for layer in layers]
     learn = [pass_cost(layer, Pass.WEIGHT_GRAD, array, dataflow) for layer in layers]
     learn.append(pass_cost(layers[1], Pass.INPUT_GRAD, array, dataflow))
@@ -112,14 +112,14 @@ def _predictor_cost(layers: tuple[LayerShape, LayerShape], array: Array, dataflo
 
 
 def forward_cycles(layer: LayerCosts, task: ArrayTask, machine: Machine) -> int:
-    """Of a layer's forward; weights that wait for no backward are updated at once."""
-    at_once = task.update and not task.weight_grad
-    cycles = layer.cycles(Pass.FORWARD) + layer.vector_cycles + (layer.update_cycles if at_once else 0)
+    """Cycles of a layer's forward; weights that need no backward are updated right after it."""
+    updates_now = task.update and not task.weight_grad
+    cycles = layer.cycles(Pass.FORWARD) + layer.vector_cycles + (layer.update_cycles if updates_now else 0)
     return _stalled(cycles, forward_words(layer, task), machine)
 
 
 def backward_cycles(layer: LayerCosts, task: ArrayTask, machine: Machine) -> int:
-    """Of both gradients, as far as they are wanted, and of the update."""
+    """Cycles of the gradients that the task asks for, and of the update."""
     if not (task.input_grad or task.weight_grad):
         return 0
     cycles = layer.vector_cycles
@@ -135,13 +135,13 @@ def _stalled(cycles: int, words: int, machine: Machine) -> int:
 
 
 def forward_words(layer: LayerCosts, task: ArrayTask) -> int:
-    """DRAM words of a layer's forward, and of the update that follows at once."""
+    """DRAM words of a layer's forward, and of an update right after it."""
     words = layer.traffic.forward_on_chip if task.forward_only else layer.traffic.forward
     return words + (layer.traffic.update_in_place if task.update and not task.weight_grad else 0)
 
 
 def backward_words(layer: LayerCosts, task: ArrayTask) -> int:
-    """DRAM words of both gradients, as far as they are wanted, and of the update."""
+    """DRAM words of the gradients that the task asks for, and of the update."""
     words = 0
     if task.input_grad:
         words += layer.traffic.input_grad
@@ -151,19 +151,22 @@ def backward_words(layer: LayerCosts, task: ArrayTask) -> int:
 
 
 def prediction_words(layer: LayerCosts, task: ArrayTask) -> int:
-    """DRAM words of a prediction that waits for the truth: written in the forward, read in the backward."""
+    """DRAM words of a prediction to learn from: written in the forward, read in the backward."""
     return 2 * layer.prediction_words if task.learn else 0
 
 
 def reload_words(layer: LayerCosts, task: ArrayTask, stage: str) -> int:
-    """DRAM words by which LOW fetches the predictor: its weights; to learn, also Adam's moments, and all back again."""
+    """DRAM words with which LOW reloads the predictor.
+
+    To predict, it reads the weights. To learn, it reads and writes the weights and Adam's two moments.
+    """
     if stage == "forward":
         return layer.predictor_words if task.predict else 0
     return 6 * layer.predictor_words if task.learn else 0
 
 
 def buffer_words(layer: LayerCosts, task: ArrayTask) -> int:
-    """Words between buffer and array, of the layer and of the predictor."""
+    """Words between buffer and array, for the layer and the predictor."""
     made = {Pass.FORWARD: True, Pass.INPUT_GRAD: task.input_grad, Pass.WEIGHT_GRAD: task.weight_grad}
     words = sum(cost.buffer_words for which, cost in layer.costs.items() if made[which])
     words += layer.predictor.predict_buffer_words if task.predict else 0

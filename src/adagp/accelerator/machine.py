@@ -1,4 +1,4 @@
-"""The machine: an array with its memories, what it predicts with, and what is counted."""
+"""The machine: arrays with their memories, the predictor's size, and what is counted."""
 
 from dataclasses import dataclass, field
 
@@ -10,20 +10,20 @@ from adagp.accelerator.workload import PredictorShape
 
 @dataclass(frozen=True)
 class Machine:
-    """Everything a figure depends on beside the network, the batch and the schedule; the papers state only 180 PEs.
+    """Everything a figure depends on except the network, the batch and the schedule; the papers state only 180 PEs.
 
     Attributes:
         array: The array that computes the network.
         dataflow: One of `DATAFLOWS`.
         predictor: Sizes of the predictor.
-        second_array: The array that computes the predictor in the design MAX; by default the 80 PEs by which the
-            paper's table 4 lets MAX's multipliers exceed the others'.
-        dram_words_per_cycle: What LOW reloads the predictor with, and what stalls count with: 16 words of 16 bits are
-            6.4 GB/s, LPDDR3-1600 of 32 bits, at the 200 MHz of Eyeriss.
-        stalls: Whether a pass that moves its words more slowly than it computes waits for them.
+        second_array: The array that computes the predictor in the design MAX. The default has 80 PEs: in the paper's
+            table 4, MAX has that many multipliers more than the other designs.
+        dram_words_per_cycle: DRAM bandwidth, with which LOW reloads the predictor and stalls are counted. 16 words of
+            16 bits are 6.4 GB/s, LPDDR3-1600 of 32 bits, at the 200 MHz of Eyeriss.
+        stalls: Whether a pass waits for memory if it moves its words more slowly than it computes.
         policy: What is moved, one of `traffic.POLICIES`.
-        vector_lanes: Of a unit for norms, activations, pooling and the optimizer, which works when the array does not;
-            None leaves that work out.
+        vector_lanes: Lanes of a unit for norms, activations, pooling and the optimizer, which works when the array
+            does not; None leaves that work out.
     """
 
     array: Array = field(default_factory=Array)
@@ -36,7 +36,7 @@ class Machine:
     vector_lanes: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
+        """Refuse a machine that cannot be built."""
         require_known("dataflow", self.dataflow, DATAFLOWS)
         require_known("policy", self.policy, POLICIES)
         require_count("dram_words_per_cycle", self.dram_words_per_cycle)

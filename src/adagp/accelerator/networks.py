@@ -16,7 +16,7 @@ CNNS = (
     *("resnet50", "resnet101", "resnet152", "inception_v4", "inception_v3", "vgg13", "vgg16", "vgg19"),
     *("densenet121", "densenet161", "densenet169", "densenet201", "mobilenet_v2"),
 )
-"""The thirteen of the paper's table 1, in its order."""
+"""The thirteen networks of the paper's table 1, in its order."""
 TRACED_BATCH = 2
 """Batch size of the stored files; batch norm cannot be traced with one sample of one pixel."""
 
@@ -57,10 +57,10 @@ FROZEN = tuple(dict.fromkeys((model, DATA_SHAPES[data].form) for model, data in 
 
 
 def network(model: str, data: str, batch: int) -> list[LayerOp]:
-    """The work of one batch of a network of the zoo on a data set.
+    """The operations of one batch of a network of the zoo on a data set.
 
     Raises:
-        ValueError: for an unknown model or data set, a network without a form for it, or an empty batch.
+        ValueError: If the model or data set is unknown, the network has no form for it, or the batch is empty.
     """
     if data not in DATA_SHAPES:
         raise ValueError(f"data={data!r}: is unknown; choose one of {', '.join(DATA_SHAPES)}")
@@ -74,7 +74,7 @@ def _network(model: str, data: str, batch: int) -> tuple[LayerOp, ...]:
 
 
 def fresh(model: str, data: str) -> list[LayerOp]:
-    """A trace of a batch of `TRACED_BATCH`."""
+    """Trace a batch of `TRACED_BATCH` samples."""
     import torch
 
     from adagp import models

@@ -18,7 +18,7 @@ class BestArray:
 
     Attributes:
         dataflow: Dataflow of the array.
-        array: The array, with the memories of the machine that was asked about.
+        array: The array, with the given machine's memories.
         cycles: Cycles of one batch of plain backpropagation, without stalls and without a vector unit.
         tried: Number of shapes tried.
     """
@@ -29,7 +29,7 @@ class BestArray:
     tried: int
 
 
-MOST_PES = 4096  # every shape is weighed
+MOST_PES = 4096  # every shape is tried
 
 
 def search(
@@ -39,26 +39,26 @@ def search(
     dataflows: Sequence[str] = DATAFLOWS,
     tell: Callable[[str], None] = lambda text: None,
 ) -> list[BestArray]:
-    """For each dataflow the array on which plain backpropagation is fastest, fastest dataflow first.
+    """The array on which plain backpropagation is fastest, for each dataflow; the fastest dataflow comes first.
 
-    Under the systolic dataflows every shape with at most `pes` PEs is tried. Under `rs`, whose mapping is a search
-    of its own, only the tallest array for each number of columns.
+    Under the systolic dataflows every shape with at most `pes` PEs is tried. Under `rs`, whose mapping is itself a
+    search, only the tallest array for each number of columns is tried.
 
     Args:
         ops: The network.
-        pes: The most PEs.
-        machine: Whose memories the arrays have.
+        pes: The largest number of PEs.
+        machine: The machine whose memories the arrays have.
         dataflows: The dataflows to try.
         tell: Called with a line of progress.
 
     Raises:
-        ValueError: if there is no PE.
+        ValueError: If there is no PE.
     """
     require_count("pes", pes, MOST_PES)
     machine = machine or Machine()
     found = []
     for dataflow in dataflows:
-        tell(f"weighing arrays of at most {pes} PEs under {dataflow}")
+        tell(f"trying arrays of at most {pes} PEs under {dataflow}")
         shapes = list(_tallest(pes) if dataflow == "rs" else _all(pes))
         cycles = _mapped_cycles(ops, machine) if dataflow == "rs" else _systolic_cycles(ops, dataflow)
         best = min(shapes, key=lambda shape: (cycles(*shape), shape))
@@ -72,7 +72,7 @@ def _all(pes: int) -> Iterator[tuple[int, int]]:
 
 
 def _tallest(pes: int) -> Iterator[tuple[int, int]]:
-    """One array for each number of rows that the budget leaves to some number of columns."""
+    """One array for each number of rows that the budget allows for some number of columns."""
     rows = sorted({pes // columns for columns in range(1, pes + 1)})
     return ((high, pes // high) for high in rows)
 

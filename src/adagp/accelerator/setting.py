@@ -1,4 +1,4 @@
-"""What a simulated training is: its batch, its epochs and its machine, and their names in options, sweeps and files."""
+"""The setting of a simulated training: batch, epochs and machine, with their names in options, sweeps and files."""
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from adagp.accelerator.workload import LayerOp
 
 @dataclass(frozen=True)
 class Setting:
-    """What the paper does not state, and every figure depends on.
+    """What every figure depends on and the paper does not state.
 
     Attributes:
         batch: Samples in a batch.
@@ -28,17 +28,17 @@ class Setting:
     machine: Machine = field(default_factory=Machine)
 
     def on(self, **changes: Any) -> "Setting":
-        """The same training on a machine with other fields."""
+        """The same training on a machine with some fields changed."""
         return replace(self, machine=replace(self.machine, **changes))
 
     def simulate(self, network_of: Callable[[int], Sequence[LayerOp]]) -> Simulation:
-        """Train the network on every design; `network_of` gives its work for a batch size."""
+        """Simulate the training on every design; `network_of` gives the operations of a batch size."""
         return simulate(network_of(self.batch), *paper_schedule(self.epochs), self.machine)
 
 
 @dataclass(frozen=True)
 class _Key:
-    """A name under which a setting can be changed, the type of its value, and the change."""
+    """The type of a setting's value, and how it changes the setting."""
 
     kind: type
     change: Callable[[Setting, Any], Setting]
@@ -87,25 +87,25 @@ _MACHINE: Mapping[str, _Key] = {
 }
 _KEYS = {**_TRAINING, **_MACHINE}
 MACHINE_KEYS = tuple(_MACHINE)
-"""What describes a machine, as options and as keys of a machine file."""
+"""Names that describe a machine, as options and as keys of a machine file."""
 SWEPT = tuple(name for name, key in _KEYS.items() if key.kind is not bool)
-"""What a sweep may change."""
+"""Names that a sweep may change."""
 
 
 def changed(setting: Setting, name: str, value: object) -> Setting:
     """The setting with one named value changed.
 
     Raises:
-        ValueError: for a value that it cannot have, naming it.
+        ValueError: If the value is not allowed; the message names it.
     """
     return _KEYS[name].change(setting, value)
 
 
 def changed_by_text(setting: Setting, name: str, text: str) -> Setting:
-    """The same for a value as people write it in a sweep.
+    """The setting with one named value changed, given as text.
 
     Raises:
-        ValueError: for a value that it cannot have, naming it.
+        ValueError: If the value is not allowed; the message names it.
     """
     return changed(setting, name, integer(name, text) if _KEYS[name].kind is int else text)
 
@@ -114,10 +114,10 @@ _TYPES = {int: "an integer", str: "a text", bool: "true or false"}
 
 
 def read_machine(path: Path) -> Machine:
-    """The machine that a TOML file describes; what it leaves out is as in `Machine()`.
+    """The machine that a TOML file describes; a missing key has the default of `Machine`.
 
     Raises:
-        ValueError: for a file that cannot be read, an unknown key or a value that a key cannot have.
+        ValueError: If the file cannot be read, a key is unknown, or a value is not allowed.
     """
     try:
         content = path.read_bytes() if path.is_file() else None  # a pipe would keep its reader waiting

@@ -1,15 +1,15 @@
-"""A layer as an accelerator sees it: its sizes, and the three matrix products that training makes of it.
+"""A layer as an accelerator sees it: its sizes, and its three matrix products in training.
 
-A convolution is lowered to a product of matrices, (M x K) by (K x N), one per group. With `pixels` for the positions of
+A convolution is lowered to a matrix product, (M x K) by (K x N), one per group. With `pixels` for the positions of
 one sample and `taps` for the positions of a kernel, each group of a layer has:
 
 - forward: M = batch x output pixels, N = filters, K = input channels x taps;
 - input gradient: M = batch x input pixels, N = input channels, K = filters x taps;
 - weight gradient: M = input channels x taps, N = filters, K = batch x output pixels.
 
-A linear layer is a convolution of one pixel and one tap, whose batch is the number of vectors it is given. A product of
-two activations (attention's) is the same with one group per pair of matrices, the second of the pair in the place of
-the weights.
+A linear layer is a convolution of one pixel and one tap; its batch is the number of its input vectors. A product of two
+activations, as in attention, has one group per pair of matrices, and the second of the pair takes the place of the
+weights.
 """
 
 from collections.abc import Collection
@@ -18,17 +18,17 @@ from enum import Enum
 from math import prod
 
 MOST = 10**9
-"""Of anything that is counted; more is a mistake."""
+"""The largest number that is accepted for any size or count; more is a mistake."""
 
 
 def require_count(name: str, value: int, most: int = MOST) -> None:
-    """ValueError for a number of things that cannot be, naming it."""
+    """Raise ValueError for a count that is too small or too large."""
     if not 1 <= value <= most:
         raise ValueError(f"{name}={value}: must be at least 1 and at most {most:,}")
 
 
 def require_known(name: str, value: str, known: Collection[str]) -> None:
-    """ValueError for a name that is not known, with those that are."""
+    """Raise ValueError for an unknown name, with the known ones."""
     if value not in known:
         raise ValueError(f"{name}={value!r}: is unknown; choose one of {', '.join(known)}")
 
@@ -52,12 +52,12 @@ class Gemm:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates of all of them."""
+        """Multiply-accumulates of all products."""
         return self.count * self.m * self.n * self.k
 
 
 MOST_WORDS = 10**12
-"""Of a tensor: a hundred times what anyone trains on, and 64 bits hold every sum of the row-stationary mapping."""
+"""The largest tensor: far beyond real layers, while 64 bits still hold every sum of the row-stationary mapping."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class LayerShape:
         c_out: Output channels, of all groups together.
         out: Positions of the output along each axis, such as (height, width).
         kernel: Taps along each axis.
-        stride: Along each axis.
-        groups: Into which both channels are divided; `c_in` for a depthwise convolution.
+        stride: Stride along each axis.
+        groups: Groups of channels; `c_in` for a depthwise convolution.
         batch: Samples; for a linear layer, vectors.
         image: Positions of the input along each axis; by default `out x stride`, which padding of half a kernel gives.
         dilation: Distance of the taps along each axis.
@@ -89,7 +89,7 @@ class LayerShape:
     transposed: bool = False
 
     def __post_init__(self) -> None:
-        """Fill in what follows from the rest, and refuse sizes that make no layer."""
+        """Fill in defaults that depend on other sizes, and refuse impossible sizes."""
         ones = (1,) * len(self.out)
         object.__setattr__(self, "stride", self.stride or ones)
         object.__setattr__(self, "dilation", self.dilation or ones)
@@ -119,29 +119,29 @@ class LayerShape:
 
     @property
     def input_words(self) -> int:
-        """Of the whole batch, without padding."""
+        """Words of the whole batch's inputs, without padding."""
         return self.batch * self.c_in * prod(self.image)
 
     @property
     def weight_words(self) -> int:
-        """Without the bias."""
+        """Words of the weights, without the bias."""
         return self.c_in * self.c_out * prod(self.kernel) // self.groups
 
     @property
     def output_words(self) -> int:
-        """Of the whole batch."""
+        """Words of the whole batch's outputs."""
         return self.batch * self.c_out * prod(self.out)
 
     @property
     def words(self) -> int:
-        """Each of the three tensors once. Every pass reads two of them, or their gradients, and writes the third's."""
+        """Words of all three tensors. A pass reads two of them, or their gradients, and writes the third or its own."""
         return self.input_words + self.weight_words + self.output_words
 
     def gemm(self, which: Pass) -> Gemm:
-        """The product a pass comes to.
+        """The matrix product of a pass.
 
-        The input gradient of a layer with a stride multiplies by the zeros that its lowering puts between the output's
-        gradients, and its multiply-accumulates count them.
+        The lowered input gradient of a strided layer has zeros between the output gradients. Its multiply-accumulates
+        include products with these zeros.
         """
         if self.transposed:
             return self.adjoint().gemm(ADJOINT_PASS[which])

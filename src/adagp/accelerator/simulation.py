@@ -1,4 +1,4 @@
-"""A whole training on every design: the same schedule objects that drive training say what each batch does."""
+"""A whole training on every design, driven by the same schedule objects that drive training."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from adagp.schedules.plan import Schedule
 from adagp.schedules.sources import spec
 
 EPOCH_STEPS = 60
-"""Batches that stand for an epoch: every k + m of the ladder divides them, so that shares of phases are exact."""
+"""Batches that stand for an epoch. Every k + m of the ladder divides it, so the shares of phases are exact."""
 
 
 @dataclass(frozen=True)
 class BatchKind:
-    """One kind of batch on one design, and how many of them a training has.
+    """One kind of batch on one design, and how often it occurs in a training.
 
     Attributes:
         phase: Phase of the batch.
@@ -93,9 +93,9 @@ class DesignRun:
         return self.dram_words * table.dram + self.buffer_words * table.buffer
 
     def layer_cycles(self, *phases: Phase) -> dict[str, int]:
-        """Cycles of every layer in all batches of these phases, by default of all.
+        """Cycles of every layer in all batches of the given phases; all phases if none is given.
 
-        The predictor's count with the layer it is for; under MAX only those in which nothing else runs.
+        The predictor's cycles count for the layer it serves; under MAX only those in which nothing else runs.
         """
         found: dict[str, int] = {}
         for batch in self.batches:
@@ -156,8 +156,8 @@ class Simulation(Mapping[Design, DesignRun]):
 
 
 def plans(schedule: Callable[[int], Plan], steps: int) -> list[tuple[Plan, int]]:
-    """The different plans of the first steps of a schedule, each with how often it comes; notes do not count."""
-    # A ladder never changes, and the same one is asked for network after network.
+    """The distinct plans of a schedule's first steps with their counts; plans that differ in the note alone are one."""
+    # Ladders never change, and many networks share one.
     return list(_ladder_plans(schedule, steps) if isinstance(schedule, Ladder) else _counted(schedule, steps))
 
 
@@ -181,7 +181,7 @@ def paper_schedule(epochs: int) -> tuple[Schedule, int]:
     """The paper's ladder (section 3.5), and the steps that stand for this number of epochs.
 
     Raises:
-        ValueError: if there is no epoch.
+        ValueError: If there is no epoch.
     """
     require_count("epochs", epochs, MOST_EPOCHS)
     return ladder(EPOCH_STEPS), epochs * EPOCH_STEPS
@@ -217,7 +217,7 @@ def simulate(
 
 
 def learns_predictor(schedule: Callable[[int], Plan]) -> bool:
-    """Whether there is anything to learn for: a schedule that never predicts has no predictor."""
+    """Whether the schedule ever predicts; otherwise there is no predictor to train."""
     return any(spec(name).needs_output for name in getattr(schedule, "sources", ("predicted",)))
 
 
@@ -233,7 +233,7 @@ def _run(
     known: dict[tuple[ArrayTask, ...], tuple[tuple[Step, ...], tuple[Traffic, ...]]] = {}
     for plan, count in counted:
         asked = tuple(batch_tasks(ops, plan, learning))
-        if asked not in known:  # a warm-up batch asks for what a BP batch does
+        if asked not in known:  # a warm-up batch asks for the same as a BP batch
             steps = tuple(batch_steps(design, layers, asked, machine))
             known[asked] = steps, tuple(batch_traffic(design, layers, asked))
         batches.append(BatchKind(plan.phase, count, *known[asked]))

@@ -1,4 +1,4 @@
-"""Sweeps: the same training with one assumption after the other changed."""
+"""Sweeps: the same training under all combinations of changed assumptions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from adagp.accelerator.workload import LayerOp
 
 @dataclass(frozen=True)
 class Point:
-    """One setting of a sweep and its figures; a whole `Simulation` for each point would fill the memory.
+    """One setting of a sweep and its figures; a whole `Simulation` per point would take too much memory.
 
     Attributes:
         values: Values of the parameters swept over.
@@ -32,14 +32,14 @@ def parse_ranges(texts: Sequence[str]) -> dict[str, list[str]]:
     """The parameters of a sweep and their values, from texts such as `batch=16,64`.
 
     Raises:
-        ValueError: for a text that is not of this form, an unknown parameter, or one without values.
+        ValueError: If a text has another form, or a parameter is unknown or has no values.
     """
     ranges: dict[str, list[str]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
         if not equals or name in ranges:
             raise ValueError(
-                f"sweep: '{text}' is not NAME=A,B,C, or its name is there twice; give for example batch=16,64"
+                f"sweep: '{text}' is not NAME=A,B,C, or its name is given twice; give for example batch=16,64"
             )
         ranges[name] = values.split(",")
     _check(ranges)
@@ -55,13 +55,13 @@ def sweep(
     """Every combination of the values, the last parameter changing fastest.
 
     Args:
-        network_of: The work of a batch of a given size.
-        setting: What is not swept over.
-        ranges: Values as text, as the command line takes them, of any of `SWEPT`.
+        network_of: Gives the network's operations for a batch size.
+        setting: The values that are not swept over.
+        ranges: Values of some of `SWEPT`, as text as on the command line.
         table: Energy of a memory access.
 
     Raises:
-        ValueError: for an unknown parameter or a value it cannot have.
+        ValueError: If a parameter is unknown or a value is not allowed.
     """
     _check(ranges)
     points = []

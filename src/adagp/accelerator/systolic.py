@@ -1,20 +1,20 @@
 """Cycles of a matrix product on a systolic array, in closed form.
 
-The array holds one operand still and streams the others past it; whatever is larger than the array is cut into *folds*
-that run one after the other, each at full length: an edge tile that fills only a part of the array takes as long as a
-full one. For R rows, C columns and a product of (M x K) by (K x N), one fold takes
+The array keeps one operand and streams the others past it. An operand larger than the array is cut into *folds* that
+run one after the other. A fold that fills only a part of the array takes as long as a full one. For R rows, C
+columns and a product of (M x K) by (K x N), one fold takes
 
-- weights still (WS): R to load the weights, M to stream the inputs, R + C - 2 for the last to cross the array;
-- inputs still (IS): the same with weights and inputs exchanged, so N streams;
-- outputs still (OS): K to accumulate, R + C - 2 for the last operands to reach the far corner; the results leave while
-  the next fold runs.
+- weight stationary (WS): R to load the weights, M to stream the inputs, R + C - 2 for the last to cross the array;
+- input stationary (IS): the same with weights and inputs exchanged, so N streams;
+- output stationary (OS): K to accumulate, R + C - 2 for the last operands to reach the far corner; results leave
+  while the next fold runs.
 
-These are the forms of SCALE-Sim (Samajdar et al., "A systematic methodology for characterizing scalability of DNN
+These are the formulas of SCALE-Sim (Samajdar et al., "A systematic methodology for characterizing scalability of DNN
 accelerators using SCALE-Sim", ISPASS 2020). Version 3.0.0 of the program prints one cycle less, whatever the layer: it
 counts the last cycle from zero.
 
-Between buffer and array, what stays moves once and what streams once a fold; sums over a part of K are written, and
-read back in all but the first fold.
+Between buffer and array, the stationary operand moves once and a streamed one once per fold. Sums over a part of K are
+written in every fold, and read back in all but the first.
 """
 
 from collections.abc import Callable, Mapping
@@ -63,7 +63,7 @@ def _ceil(whole: int, part: int) -> int:
 
 
 class Systolic(NamedTuple):
-    """The formulas of a systolic dataflow: what a product takes on an array of rows and columns."""
+    """The formulas of a systolic dataflow, given a product, rows and columns."""
 
     cycles: Callable[[Gemm, int, int], int]
     buffer_words: Callable[[Gemm, int, int], int]

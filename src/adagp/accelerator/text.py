@@ -13,7 +13,7 @@ def parse_layer(text: str, batch: int) -> LayerShape:
     """The layer that a text such as `c_in=64,c_out=64,out=32x32,kernel=3` describes.
 
     Raises:
-        ValueError: for an unknown key, or a value that cannot be.
+        ValueError: If a key is unknown or a value is not allowed.
     """
     known = (*_NUMBERS, *_SIZES)
     values: dict[str, str] = {}
@@ -33,10 +33,10 @@ def parse_layer(text: str, batch: int) -> LayerShape:
 
 
 def parse_array(name: str, text: str, like: Array) -> Array:
-    """The array that a text such as `12x15` describes, with the memories of another.
+    """The array that a text such as `12x15` describes, with the memories of `like`.
 
     Raises:
-        ValueError: if it is not two integers, or has no PE.
+        ValueError: If it is not two integers, or has no PE.
     """
     try:
         rows, columns = (int(part) for part in text.split("x"))
@@ -52,7 +52,7 @@ def parse_sizes(name: str, text: str) -> tuple[int, ...]:
     """Sizes such as `3x32x32`.
 
     Raises:
-        ValueError: if they are not integers.
+        ValueError: If they are not integers.
     """
     return tuple(integer(name, part) for part in text.split("x"))
 
@@ -64,10 +64,10 @@ def _pair(key: str, text: str) -> tuple[int, int]:
 
 
 def integer(name: str, text: str) -> int:
-    """An integer.
+    """The integer that a text holds.
 
     Raises:
-        ValueError: if it is none, naming what it was to be.
+        ValueError: If it is not an integer; the message has the name.
     """
     try:
         return int(text)

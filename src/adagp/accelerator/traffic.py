@@ -1,4 +1,4 @@
-"""Words between the chip and DRAM: what a buffer of some size forces, and what a policy chooses to move.
+"""Words between the chip and DRAM: what the buffer's size forces, and what a policy chooses to move.
 
 For one pass over an (M x K) by (K x N) product the buffer holds a block of one of the three tensors while the other two
 stream past it. With M, N and K cut into p, q and r parts:
@@ -7,8 +7,8 @@ stream past it. With M, N and K cut into p, q and r parts:
 - holding a block of the right operand: the left one is read q times, the result written r times and read back r - 1;
 - holding a block of the left operand: the right one is read p times, the result written r times and read back r - 1.
 
-The cheapest is taken. A larger buffer needs fewer parts, so it never moves more; where one tensor fits whole, every
-tensor moves once. What streams takes no room here.
+The cheapest way is taken. A larger buffer needs fewer parts, so it never moves more words. If one tensor fits whole,
+every tensor moves once. Streamed tensors take no room in this model.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,13 +22,13 @@ from adagp.accelerator.workload import LayerOp
 
 @dataclass(frozen=True)
 class Policy:
-    """What is moved beyond need.
+    """What moves in addition to the necessary.
 
     Attributes:
-        about: A line for people.
-        fused: Both gradients and the update share what they read, and the weight's gradient never leaves the chip.
-        momentum: The optimizer reads and writes one more value per weight.
-        activations_on_chip: In GP batches activations never leave the chip, as if it could hold a whole batch of them.
+        about: One line for people.
+        fused: Whether both gradients and the update share what they read, and the weight gradient stays on the chip.
+        momentum: Whether the optimizer reads and writes one more value per weight.
+        activations_on_chip: Whether activations stay on the chip in GP batches, as if it could hold a whole batch.
     """
 
     about: str
@@ -50,13 +50,13 @@ class LayerTraffic:
     """DRAM words of one layer in one batch, part by part.
 
     Attributes:
-        forward: Inputs and weights in, outputs out.
-        forward_on_chip: The same in a GP batch, in which activations may stay on the chip.
-        input_grad: Of the error that is passed on.
-        weight_grad: Of the true gradient.
-        shared: What is saved where both gradients are made.
-        update: Of the weights, after a true gradient.
-        update_in_place: Of the weights, right after the forward, while they are still on the chip.
+        forward: The forward: inputs and weights in, outputs out.
+        forward_on_chip: The forward of a GP batch, whose activations may stay on the chip.
+        input_grad: The input gradient.
+        weight_grad: The true weight gradient.
+        shared: Words saved if both gradients are computed.
+        update: The update after a true gradient.
+        update_in_place: The update right after the forward, while the weights are still on the chip.
     """
 
     forward: int
@@ -69,13 +69,13 @@ class LayerTraffic:
 
 
 def layer_traffic(op: LayerOp, policy: Policy, buffer_words: int, first: bool = False) -> LayerTraffic:
-    """The words of a layer, or of a product of two activations.
+    """DRAM words of a layer, or of a product of two activations.
 
     Args:
         op: The layer.
-        policy: What is moved beyond need.
-        buffer_words: Of the global buffer.
-        first: Whether it reads the network's inputs, which come from DRAM even if activations are kept.
+        policy: What moves in addition to the necessary.
+        buffer_words: Size of the global buffer.
+        first: Whether it reads the network's inputs, which come from DRAM even if activations stay on the chip.
     """
     shape = op.shape
     weights = 0 if op.kind == "matmul" else shape.weight_words
@@ -94,7 +94,7 @@ def layer_traffic(op: LayerOp, policy: Policy, buffer_words: int, first: bool = 
 
 
 def pass_words(shape: LayerShape, which: Pass, buffer_words: int) -> int:
-    """DRAM words of one pass, padding not counted, group by group."""
+    """DRAM words of one pass, group by group, without padding."""
     if shape.transposed:
         return pass_words(shape.adjoint(), ADJOINT_PASS[which], buffer_words)
     inputs, weights, outputs = (
@@ -112,7 +112,7 @@ def pass_words(shape: LayerShape, which: Pass, buffer_words: int) -> int:
 
 @cache
 def product_words(left: int, right: int, result: int, buffer_words: int) -> int:
-    """DRAM words of a product whose tensors have so many words: the least of all blockings."""
+    """The fewest DRAM words of a product over all blockings, given the words of its three tensors."""
     holding_result = min(q * left + p * right + result for p, q in _parts(result, buffer_words))
     holding_right = min(q * left + right + (2 * r - 1) * result for q, r in _parts(right, buffer_words))
     holding_left = min(left + p * right + (2 * r - 1) * result for p, r in _parts(left, buffer_words))
@@ -120,9 +120,10 @@ def product_words(left: int, right: int, result: int, buffer_words: int) -> int:
 
 
 def _parts(words: int, buffer_words: int) -> Iterator[tuple[int, int]]:
-    """Into how many parts two sides of a tensor may be cut so that a block fits; ways that only cut more are left out.
+    """Numbers of parts along the two sides of a tensor so that a block fits the buffer.
 
-    One of the two is at most the root of the blocks needed: where both are larger, the root of both serves better.
+    Only ways with as few parts as possible are given. One of the two numbers is then at most the square root of the
+    blocks needed.
     """
     blocks = -(-words // buffer_words)
     for few in range(1, isqrt(max(blocks - 1, 0)) + 2):

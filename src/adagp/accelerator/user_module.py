@@ -17,15 +17,15 @@ from adagp.accelerator.workload import LayerOp
 
 
 def module_network(reference: str, input_shape: tuple[int, ...], batch: int) -> list[LayerOp]:
-    """The work of one batch of a network that a function builds; packages in the current folder are found.
+    """The operations of one batch of a network that a function builds; packages in the current folder are found.
 
     Args:
         reference: `package.file:factory`.
-        input_shape: Of one sample.
+        input_shape: Shape of one sample.
         batch: Samples in a batch.
 
     Raises:
-        ValueError: where there is no such function, it builds no module, or the module cannot be traced.
+        ValueError: If there is no such function, it builds no module, or the module cannot be traced.
     """
     require_count("batch", batch)
     for size in (*input_shape, batch * prod(input_shape)):
@@ -53,7 +53,7 @@ def _factory(reference: str) -> type[nn.Module]:
             module = import_module(home)
         except ModuleNotFoundError as error:
             if not home.startswith(str(error.name)):
-                raise  # the user's module is there, and misses another
+                raise  # the user's module exists, but one of its own imports is missing
             raise ValueError(
                 f"module={reference}: {home} cannot be imported ({error}); run from the folder that holds it"
             ) from error
@@ -67,12 +67,12 @@ def _factory(reference: str) -> type[nn.Module]:
 
 @contextmanager
 def _named(reference: str, what: str) -> Iterator[None]:
-    """Turn whatever a user's code raises into one line that says where."""
+    """Turn any error of the user's code into one line that says where it happened."""
     try:
         yield
     except (Exception, SystemExit) as error:
         if isinstance(error, ValueError) and str(error).startswith((f"module={reference}", "model: ")):
-            raise  # an explanation already
+            raise  # already explained
         reason = " ".join((str(error) or "no message").split())
         raise ValueError(
             f"module={reference}: {what}: {_place(error)}{type(error).__name__}: {reason}; correct it there"
@@ -80,7 +80,7 @@ def _named(reference: str, what: str) -> Iterator[None]:
 
 
 def _place(error: BaseException) -> str:
-    """File and line of the innermost code that was not torch's, or of what cannot be parsed."""
+    """File and line of the innermost frame outside installed packages, or of a syntax error."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}, line {error.lineno}: " if error.filename else ""
     own = [

@@ -1,4 +1,4 @@
-"""The work of a network: every product its training makes, and what predicting a layer's gradient adds."""
+"""A network as operations: every product its training makes, and what predicting a layer's gradient adds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,13 +13,13 @@ class LayerOp:
     """One product of the forward, and what training needs of it.
 
     Attributes:
-        name: Of the module that owns the weight; for a product of two activations, of the module that makes it.
+        name: The module that owns the weight; for a product of two activations, the module that makes it.
         kind: `convolution`, `linear`, or `matmul` for a product of two activations.
         shape: Its sizes, for the whole batch.
-        passes: Those that training makes: the forward and the gradients that something depends on.
-        covered: Whether `adagp` can supply the weight's gradient.
-        bias: Whether a bias is learned beside the weight.
-        vector_words: Words that norms, activations, pooling and sums go through between this product and the next.
+        passes: The passes that training makes: the forward, and the gradients that are needed.
+        covered: Whether `adagp` can supply the weight gradient.
+        bias: Whether a bias is trained too.
+        vector_words: Words that norms, activations, pooling and sums read between this product and the next.
     """
 
     name: str
@@ -37,10 +37,10 @@ class LayerOp:
 
 
 def rebatch(ops: Sequence[LayerOp], traced: int, batch: int) -> list[LayerOp]:
-    """The work of a batch of another size than the one that was traced.
+    """The operations of a batch of another size than the traced one.
 
     Raises:
-        ValueError: if the batch is empty.
+        ValueError: If the batch is empty.
     """
     require_count("batch", batch)
     return [_rebatched(op, traced, batch) for op in ops]
@@ -52,7 +52,7 @@ def _rebatched(op: LayerOp, traced: int, batch: int) -> LayerOp:
     def scaled(count: int) -> int:
         return count * batch // traced
 
-    if op.kind == "matmul":  # of every sample its own
+    if op.kind == "matmul":  # every sample has its own
         changed = replace(shape, c_in=scaled(shape.c_in), c_out=scaled(shape.c_out), groups=scaled(shape.groups))
     else:
         changed = replace(shape, batch=scaled(shape.batch))
@@ -65,14 +65,14 @@ class PredictorShape:
 
     Attributes:
         grid: Outputs are pooled to `grid x grid`.
-        channels: Of its convolution.
+        channels: Channels of its convolution.
     """
 
     grid: int = PREDICTOR_GRID
     channels: int = PREDICTOR_CHANNELS
 
     def __post_init__(self) -> None:
-        """Refuse a predictor that sees nothing."""
+        """Refuse a predictor without inputs."""
         for name in ("grid", "channels"):
             require_count(f"predictor {name}", getattr(self, name))
 
@@ -84,8 +84,8 @@ class PredictorShape:
     def layers(self, op: LayerOp) -> tuple[LayerShape, LayerShape]:
         """The predictor's convolution and last layer when they predict one layer's gradient.
 
-        Output units are its batch; the last layer has a constant among its inputs, and writes a row of the gradient
-        and, where there is a bias, one value for it.
+        Output units are its batch. The last layer has a constant among its inputs. It writes a row of the gradient, and
+        one value for the bias, if there is one.
         """
         shape = op.shape
         row = shape.c_in // shape.groups * prod(shape.kernel)

@@ -57,9 +57,9 @@ class Product:
         input_shape: Shape of the input.
         weight_shape: Shape of the weight, or of the second activation.
         output_shape: Shape of the result.
-        stride: Along each axis of a convolution.
-        dilation: Along each axis of a convolution.
-        groups: Of a convolution, or the number of independent matrix products.
+        stride: Stride along each axis of a convolution.
+        dilation: Dilation along each axis of a convolution.
+        groups: Groups of a convolution, or the number of independent matrix products.
         transposed: Whether it is a transposed convolution.
         input_requires_grad: Whether training needs the gradient of the input.
         weight_requires_grad: Whether training needs the gradient of the weight.
@@ -96,8 +96,8 @@ class Trace:
     """A traced forward.
 
     Attributes:
-        products: In the order in which they are made.
-        calls: Every call of a module, in the order in which they begin.
+        products: All products, in the order in which they are made.
+        calls: All calls of modules, in the order in which they begin.
     """
 
     products: list[Product] = field(default_factory=list)

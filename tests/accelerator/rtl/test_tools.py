@@ -50,7 +50,7 @@ def test_it_reads_and_writes_below_the_temporary_folder_whatever_is_mounted(monk
 
 def test_a_program_that_is_no_yosys_is_named(installed):
     installed("print('hello')")
-    with pytest.raises(ToolError, match="does not tell its version: 'hello'; reinstall it"):
+    with pytest.raises(ToolError, match="does not report its version: 'hello'; reinstall it"):
         yosys_version()
 
 

@@ -1,4 +1,4 @@
-"""The pipeline simulator: when each device of a pipeline does what, in any sequence of phases."""
+"""The pipeline simulator: what each device does when, in any sequence of phases."""
 
 from adagp.accelerator.pipeline.costs import Costs, costs
 from adagp.accelerator.pipeline.order import device_orders

@@ -1,12 +1,12 @@
-"""What the tasks of a pipeline cost."""
+"""The durations of a pipeline's tasks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from adagp.accelerator.pipeline.tasks import Pipeline, Task
 
-_LONGEST = 1e15  # more is no time to wait for, and sums stay exact
-_NO_TIME = "every stage must take some time, and not for ever; give numbers above 0, up to 1e15"
+_LONGEST = 1e15  # sums of whole numbers stay exact
+_NO_TIME = "every stage must take a positive and finite time; give numbers above 0, up to 1e15"
 
 
 @dataclass(frozen=True)
@@ -14,10 +14,10 @@ class Costs:
     """How long each stage takes for one micro-batch, in steps, cycles or any other unit of time.
 
     Attributes:
-        bp_forward: Per stage, in a BP or WARMUP batch.
-        bp_backward: Per stage: input and weight gradient, and what the predictor learns.
-        gp_forward: Per stage, in a GP batch.
-        communication: Of every message from one device to another; devices go on working meanwhile.
+        bp_forward: Forward of each stage in a BP or WARMUP batch.
+        bp_backward: Backward of each stage: both gradients and the predictor's learning.
+        gp_forward: Forward of each stage in a GP batch.
+        communication: Time of a message from one device to another; devices keep working meanwhile.
     """
 
     bp_forward: tuple[float, ...]
@@ -26,7 +26,7 @@ class Costs:
     communication: float = 0
 
     def __post_init__(self) -> None:
-        """Refuse times that are none."""
+        """Refuse times that are not positive or not finite."""
         for name in ("bp_forward", "bp_backward", "gp_forward"):
             if not all(0 < value <= 4 * _LONGEST for value in getattr(self, name)):
                 raise ValueError(f"{name}={getattr(self, name)}: {_NO_TIME}")
@@ -40,7 +40,7 @@ class Costs:
         return (self.bp_forward if pipeline.has_backward(task.batch) else self.gp_forward)[task.stage]
 
     def check(self, devices: int) -> None:
-        """Refuse another number of stages than there are devices."""
+        """Refuse costs whose number of stages differs from the number of devices."""
         for name in ("bp_forward", "bp_backward", "gp_forward"):
             if len(getattr(self, name)) != devices:
                 raise ValueError(f"{name}: has {len(getattr(self, name))} stages for {devices} devices; give one each")

@@ -1,11 +1,11 @@
-"""In which order each device does its tasks: GPipe, DAPPLE and Chimera.
+"""The order in which each device does its tasks: GPipe, DAPPLE and Chimera.
 
 - GPipe (Huang et al., NeurIPS 2019): all forwards of a batch, then all backwards, both from the first micro-batch on.
 - DAPPLE (Fan et al., PPoPP 2021): stage s first does as many forwards as there are stages from it to the end, then a
   backward and a forward in turns.
 - Chimera (Li and Hoefler, SC 2021): two such pipelines in opposite directions, merged on every device.
 
-In GP there are forwards only. The order is fixed beforehand, whatever the stages cost.
+GP batches have forwards only. The order does not depend on the costs of the stages.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ def device_orders(pipeline: Pipeline) -> list[list[Task]]:
 
 
 def _stream(pipeline: Pipeline, device: int, replica: int) -> list[Task]:
-    """What a device does for one replica: batch after batch, because a stage's weights have one version at a time."""
+    """A device's tasks for one replica, batch after batch: a stage has one version of its weights at a time."""
     stage = pipeline.stage_of(device, replica)
     share = pipeline.shares[replica]
     stream = []
@@ -39,7 +39,7 @@ def _stream(pipeline: Pipeline, device: int, replica: int) -> list[Task]:
 
 
 def _in_turns(forwards: Sequence[Task], backwards: Sequence[Task], ahead: int) -> list[Task]:
-    """`ahead` forwards, then a backward and a forward in turns while there are any."""
+    """`ahead` forwards, then a backward and a forward in turns until both are used up."""
     turns = list(forwards[:ahead])
     for place, backward in enumerate(backwards):
         turns.append(backward)
@@ -48,10 +48,10 @@ def _in_turns(forwards: Sequence[Task], backwards: Sequence[Task], ahead: int) -
 
 
 def _merge(pipeline: Pipeline, streams: Sequence[Sequence[list[Task]]]) -> list[list[Task]]:
-    """One order per device, from its two streams: what can start first, and among equals what most depends on.
+    """Merge the two streams of each device: the task that can start first, and among equals the most urgent.
 
-    Times are those of equal stages, a backward as long as two forwards, and messages that take no time, so that the
-    order is a property of the scheme and not of the network.
+    Stages count as equal, a backward takes as long as two forwards, and messages take no time. So the order is a
+    property of the scheme and not of the network.
     """
     needs = {task: pipeline.needs(task) for pair in streams for stream in pair for task in stream}
     remaining = _remaining(needs, [stream for pair in streams for stream in pair])
@@ -63,7 +63,7 @@ def _merge(pipeline: Pipeline, streams: Sequence[Sequence[list[Task]]]) -> list[
     waiting: dict[Task, list[tuple[int, int]]] = {}
 
     def offer(device: int, replica: int) -> None:
-        """The next task of a stream is ready, or waits for one that is not done."""
+        """Queue the next task of a stream, or let it wait for one that is not done."""
         stream, place = streams[device][replica], places[device][replica]
         if place < len(stream):
             task = stream[place]
@@ -81,7 +81,7 @@ def _merge(pipeline: Pipeline, streams: Sequence[Sequence[list[Task]]]) -> list[
             offer(device, replica)
     while ready:
         start, rank, device, replica, task = heappop(ready)
-        if (later := start_of(device, task)) > start:  # the device has got something else to do since
+        if (later := start_of(device, task)) > start:  # the device has taken another task since
             heappush(ready, (later, rank, device, replica, task))
             continue
         ends[task] = free[device] = start + _nominal(task)
@@ -93,7 +93,7 @@ def _merge(pipeline: Pipeline, streams: Sequence[Sequence[list[Task]]]) -> list[
 
 
 def _remaining(needs: Mapping[Task, list[Task]], streams: Sequence[Sequence[Task]]) -> dict[Task, int]:
-    """For every task, the longest chain of work that it begins."""
+    """For every task, the length of the longest chain of tasks that it begins."""
     before = {task: list(need) for task, need in needs.items()}
     for stream in streams:
         for earlier, later in pairwise(stream):

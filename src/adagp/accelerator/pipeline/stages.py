@@ -1,4 +1,4 @@
-"""A network as the stages of a pipeline: cut so that no stage takes much longer than another."""
+"""A network as balanced stages of a pipeline."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _PREDICTED = Plan(Phase.GP, "predicted")
 
 @dataclass(frozen=True)
 class StagePartition:
-    """A network in stages.
+    """A network cut into stages.
 
     Attributes:
         cuts: The first layer of each stage, and the number of layers.
@@ -31,23 +31,23 @@ class StagePartition:
 
     @property
     def imbalance(self) -> float:
-        """How many times the longest stage is as long as the mean one, in plain backpropagation."""
+        """Length of the longest stage over the mean length, in plain backpropagation."""
         stages = [ahead + back for ahead, back in zip(self.plain.bp_forward, self.plain.bp_backward, strict=True)]
         return max(stages) * len(stages) / sum(stages)
 
 
 def stages(ops: Sequence[LayerOp], devices: int, design: Design, machine: Machine) -> StagePartition:
-    """Cut a network into as many stages as devices, and tell what they cost on a design.
+    """Cut a network into as many stages as devices, and give their cycles on a design.
 
-    Layers stay in the order in which the forward reaches them, and each belongs to one stage. Of all such cuts one is
-    taken whose longest stage is shortest, in cycles of a forward and a backward without a predictor. Branches may be
-    cut across, and what is sent over a cut is not looked at.
+    Layers stay in the order of the forward, and each belongs to one stage. The longest stage is as short as possible,
+    in cycles of a forward and a backward without a predictor. A cut may cross branches, and the data sent over it is
+    not modelled.
 
     Args:
-        ops: Of one micro-batch.
-        devices: How many stages.
-        design: That computes a stage with its predictor; BASELINE is what it is compared with.
-        machine: Of every device.
+        ops: The operations of one micro-batch.
+        devices: The number of stages.
+        design: The design of every device; it is compared with BASELINE.
+        machine: The machine of every device.
     """
     if design is Design.BASELINE:
         raise ValueError("design=baseline: has no predictor; choose low, efficient or max")
@@ -70,7 +70,7 @@ def stages(ops: Sequence[LayerOp], devices: int, design: Design, machine: Machin
 def _cycles(
     design: Design, layers: Sequence[LayerCosts], tasks: Sequence[ArrayTask], machine: Machine
 ) -> tuple[int, int]:
-    """Of a stage's forward and backward."""
+    """Cycles of a stage's forward and backward."""
     steps = batch_steps(design, layers, tasks, machine)
     return (
         sum(step.cycles for step in steps if step.stage == FORWARD),
@@ -79,15 +79,15 @@ def _cycles(
 
 
 def balanced_cuts(costs: Sequence[int], parts: int) -> tuple[int, ...]:
-    """Where to cut a row of costs so that the dearest part is as cheap as can be: `parts` + 1 places.
+    """The `parts` + 1 places at which to cut a row of costs so that the largest part is smallest.
 
     Raises:
-        ValueError: if there are fewer costs than parts.
+        ValueError: If there are fewer costs than parts.
     """
     if len(costs) < parts:
         raise ValueError(f"devices={parts}: the network has only {len(costs)} layers; use fewer devices")
     sums = [0, *accumulate(costs)]
-    # best[end]: the dearest part of the best cut of the first `end` costs into so many parts, and its last cut.
+    # best[end]: the largest part of the best cut of the first `end` costs into `part` parts, and its last cut.
     best = [(total, 0) for total in sums]
     chosen = [best]
     for part in range(2, parts + 1):

@@ -1,4 +1,4 @@
-"""What there is to do in a pipeline, on which device, and what must be done before."""
+"""The tasks of a pipeline, their devices and their dependencies."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,16 +12,16 @@ SCHEMES: Mapping[str, str] = {
     "dapple": "one forward, one backward (1F1B): with equal stages as fast as gpipe, fewer activations held",
     "chimera": "two such pipelines in opposite directions, so that each stage is held by two devices",
 }
-"""How a batch's micro-batches are ordered, and where its stages are."""
+"""How micro-batches are ordered and stages are placed."""
 
 
 class Task(NamedTuple):
-    """One pass of one micro-batch through one stage. Everything is counted from 0, as torch counts ranks and stages.
+    """One pass of one micro-batch through one stage. All numbers count from 0, as torch counts ranks and stages.
 
     Attributes:
-        backward: Whether it is the backward; else the forward.
+        backward: Whether it is the backward; otherwise it is the forward.
         batch: The batch.
-        micro_batch: The micro-batch, within its batch.
+        micro_batch: The micro-batch within its batch.
         stage: The stage.
         replica: Which of the pipelines carries the micro-batch: the second of Chimera runs from the last device down.
     """
@@ -39,9 +39,9 @@ class Pipeline:
 
     Attributes:
         scheme: One of `SCHEMES`.
-        devices: How many; Chimera needs an even number.
-        microbatches: In each batch; Chimera sends the first half, rounded up, through its first pipeline.
-        phases: Of the batches, in order. WARMUP batches are BP batches here.
+        devices: The number of devices; Chimera needs an even number.
+        microbatches: Micro-batches per batch; Chimera sends the first half, rounded up, through its first pipeline.
+        phases: The phase of each batch. WARMUP batches count as BP batches.
     """
 
     scheme: str
@@ -50,7 +50,7 @@ class Pipeline:
     phases: tuple[Phase, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what makes no pipeline."""
+        """Refuse an impossible pipeline."""
         if self.scheme not in SCHEMES:
             raise ValueError(f"scheme={self.scheme!r}: is unknown; choose one of {', '.join(SCHEMES)}")
         for name in ("devices", "microbatches"):
@@ -73,11 +73,11 @@ class Pipeline:
         return (range(half), range(half, self.microbatches))
 
     def all_bp(self) -> "Pipeline":
-        """The same batches by plain backpropagation: what a speed-up is measured against."""
+        """The same batches by plain backpropagation, the reference of a speed-up."""
         return replace(self, phases=(Phase.BP,) * len(self.phases))
 
     def has_backward(self, batch: int) -> bool:
-        """Whether a batch is exact; in GP there is no backward."""
+        """Whether a batch has a backward; GP batches have none."""
         return self.phases[batch] is not Phase.GP
 
     def stage_of(self, device: int, replica: int) -> int:
@@ -89,7 +89,7 @@ class Pipeline:
         return self.stage_of(task.stage, task.replica)  # its own inverse
 
     def needs(self, task: Task) -> list[Task]:
-        """What must be done before a task can start, besides what its device does before it.
+        """The tasks that must end before a task can start, on top of its device's own order.
 
         A forward needs the stage before it, and the weights: the stage's update of the batch before. A backward needs
         the stage after it, and its own forward.
@@ -114,5 +114,5 @@ class Pipeline:
 
 
 def phases_of(schedule: Callable[[int], Plan], batches: Sequence[int]) -> tuple[Phase, ...]:
-    """The phases that a schedule gives to these batches, counted from 0: the very object that drives training."""
+    """The phases that a training's schedule gives to these batches, counted from 0."""
     return tuple(schedule(batch).phase for batch in batches)

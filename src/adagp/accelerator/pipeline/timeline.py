@@ -1,4 +1,4 @@
-"""When each device does what: every task as early as its device's order and what it needs allow."""
+"""The timeline: every task starts as early as its device's order and its dependencies allow."""
 
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
@@ -11,13 +11,13 @@ from adagp.accelerator.pipeline.tasks import Pipeline, Task
 
 @dataclass(frozen=True)
 class Slot:
-    """A task in its place.
+    """A task with its device and times.
 
     Attributes:
-        task: What is done.
-        device: Where.
-        start: When it begins.
-        end: When it is done.
+        task: The task.
+        device: The device that does it.
+        start: When it starts.
+        end: When it ends.
     """
 
     task: Task
@@ -31,8 +31,8 @@ class Timeline:
     """A simulated pipeline.
 
     Attributes:
-        pipeline: What was simulated.
-        devices: Per device, its slots in order of time.
+        pipeline: The simulated pipeline.
+        devices: The slots of each device, in order of time.
     """
 
     pipeline: Pipeline
@@ -40,7 +40,7 @@ class Timeline:
 
     @property
     def slots(self) -> list[Slot]:
-        """All of them, device by device."""
+        """All slots, device by device."""
         return [slot for row in self.devices for slot in row]
 
     @property
@@ -50,12 +50,12 @@ class Timeline:
 
     @property
     def busy(self) -> float:
-        """The share of the devices' time in which they work; the rest are bubbles."""
+        """The share of time in which devices work; the rest are bubbles."""
         return sum(slot.end - slot.start for slot in self.slots) / (self.steps * self.pipeline.devices)
 
     @property
     def held(self) -> tuple[int, ...]:
-        """Per device, how many micro-batches' activations it holds at most for a later backward."""
+        """For each device, the largest number of micro-batches whose activations it holds for a later backward."""
         return tuple(self._most_held(row) for row in self.devices)
 
     def _most_held(self, row: tuple[Slot, ...]) -> int:
@@ -73,7 +73,7 @@ def simulate(pipeline: Pipeline, costs: Costs) -> Timeline:
     """Run a pipeline from the first batch to the last.
 
     Raises:
-        ValueError: if the costs are not those of as many stages as there are devices.
+        ValueError: If the number of stages in the costs differs from the number of devices.
     """
     costs.check(pipeline.devices)
     orders = device_orders(pipeline)

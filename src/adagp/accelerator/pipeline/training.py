@@ -10,11 +10,11 @@ from adagp.schedules.plan import Phase
 
 
 def training_steps(scheme: str, devices: int, microbatches: int, phases: Sequence[Phase], costs: Costs) -> float:
-    """The steps of many batches, without simulating each.
+    """The steps of many batches, without simulating each one.
 
-    After a BP batch a pipeline is empty: the last backward of every micro-batch is on the first stage, and the next
-    batch begins there. So batches up to and with a BP batch are simulated once for each sequence of phases that occurs,
-    and their steps add up exactly. Messages between the two holders of a stage would come between: none may take time.
+    A pipeline is empty after a BP batch: the last backward of every micro-batch is on the first stage, where the next
+    batch begins. So each sequence of phases that ends in a BP batch is simulated once, and the steps add up exactly.
+    Messages must take no time: Chimera's replicas of a stage exchange some between two batches.
     """
     if costs.communication:
         raise ValueError(f"communication={costs.communication}: only what costs 0 adds up; use simulate")

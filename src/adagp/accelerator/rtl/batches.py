@@ -1,7 +1,7 @@
-"""A GP and a BP batch on each design, as stages: the next begins when every core has finished this one.
+"""A GP and a BP batch on each design, as stages: a stage begins when every core has finished the one before.
 
-In MAX the predictor works for a layer beside the next layer's forward, and learns beside the backward that follows the
-layer's own: it cannot begin before the layer's true gradient is there.
+In MAX a layer's prediction overlaps with the next layer's forward. Its learning overlaps with the backward after the
+layer's own, because it needs the layer's true gradient.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ from adagp.accelerator.rtl.testbench import Bench
 from adagp.accelerator.rtl.top import MAIN, PREDICTOR
 
 Stage = dict[str, list[Command]]
-"""What each core does until all are done."""
+"""The commands of each core in one stage."""
 
 
 def plain_stages(network: IntegerNetwork, batch: IntegerBatch, cores: Mapping[str, CoreGeometry]) -> list[Stage]:
-    """Backpropagation alone, as the baseline does it."""
+    """Plain backpropagation, as on the baseline."""
     layers = LayerPasses(network, batch, cores[MAIN])
     count = len(network.layers)
     return [
@@ -30,7 +30,7 @@ def plain_stages(network: IntegerNetwork, batch: IntegerBatch, cores: Mapping[st
 
 
 def gp_stages(network: IntegerNetwork, batch: IntegerBatch, cores: Mapping[str, CoreGeometry]) -> list[Stage]:
-    """Forward, and every layer updated by its predicted gradient."""
+    """The forward, with every layer updated by its predicted gradient."""
     layers, predictor = LayerPasses(network, batch, cores[MAIN]), predictor_passes(network, batch, cores)
     count = range(len(network.layers))
     return _paired(
@@ -39,7 +39,7 @@ def gp_stages(network: IntegerNetwork, batch: IntegerBatch, cores: Mapping[str, 
 
 
 def bp_stages(network: IntegerNetwork, batch: IntegerBatch, cores: Mapping[str, CoreGeometry]) -> list[Stage]:
-    """Forward and backward, every layer updated by its true gradient, from which the predictor learns."""
+    """Forward and backward; every layer is updated by its true gradient, from which the predictor learns."""
     layers, predictor = LayerPasses(network, batch, cores[MAIN]), predictor_passes(network, batch, cores)
     count = range(len(network.layers))
     back = list(reversed(count))
@@ -58,7 +58,7 @@ def bp_stages(network: IntegerNetwork, batch: IntegerBatch, cores: Mapping[str, 
 def predictor_passes(
     network: IntegerNetwork, batch: IntegerBatch, cores: Mapping[str, CoreGeometry]
 ) -> PredictorPasses:
-    """The predictor where a design has it: in a core of its own, in a memory of its own, or nowhere in particular."""
+    """The predictor where the design keeps it: in its own core, in its own memory, or in the layers' memory."""
     if PREDICTOR in cores:
         return PredictorPasses(network, batch, cores[PREDICTOR], Memory.WEIGHTS, resident=True)
     resident = cores[MAIN].predictor_depth > 0
@@ -68,7 +68,7 @@ def predictor_passes(
 
 
 def run_batch(bench: Bench, stages: Sequence[Stage], predictor: PredictorPasses) -> int:
-    """The cycles of a batch, without the loading of a predictor that stays in its memory."""
+    """The cycles of a batch, without those that first load a resident predictor."""
     unit = PREDICTOR if PREDICTOR in bench.geometries else MAIN
     before: list[Stage] = [{unit: predictor.load()}] if predictor.resident else []
     traces = bench.run(program([*before, *stages], list(bench.geometries)))
@@ -90,7 +90,7 @@ def program(stages: Sequence[Stage], units: Sequence[str]) -> dict[str, list[Com
 
 
 def stages_cycles(stages: Sequence[Stage], cores: Mapping[str, CoreGeometry]) -> int:
-    """What the stages must take: in each, the slowest core, every descriptor at its own cycles."""
+    """The expected cycles: in each stage those of the slowest core, the sum over its descriptors."""
     return sum(
         max(sum(command.descriptor.cycles(cores[unit]) for command in commands) for unit, commands in stage.items())
         for stage in stages
@@ -100,7 +100,7 @@ def stages_cycles(stages: Sequence[Stage], cores: Mapping[str, CoreGeometry]) ->
 def _paired(
     layers: Sequence[list[Command]], predictor: Sequence[list[Command]], cores: Mapping[str, CoreGeometry]
 ) -> list[Stage]:
-    """Each layer, then the predictor for it; on a core of its own it runs beside the next layer."""
+    """Each layer, then the predictor for it; on its own core the predictor overlaps with the next layer."""
     if PREDICTOR not in cores:
         return [{MAIN: [*layer, *prediction]} for layer, prediction in zip(layers, predictor, strict=True)]
     nothing: list[Command] = []

@@ -1,4 +1,4 @@
-"""Memories: banks that each give one word and take one word a cycle."""
+"""Memories: banks that each read one word and write one word a cycle."""
 
 from typing import Any
 
@@ -8,10 +8,10 @@ from amaranth.lib.wiring import Component, In, Out
 
 
 class Bank(Component):
-    """One read port and one write port; what is read arrives a cycle later, the old word if it is being written."""
+    """One read and one write port. A word read arrives a cycle later; if it is being written, the old word arrives."""
 
     def __init__(self, width: int, depth: int) -> None:
-        """Of `depth` signed words of `width` bits."""
+        """A bank of `depth` signed words of `width` bits."""
         self._width, self._depth = width, depth
         self.module_name = f"bank_{depth}x{width}"
         address_bits = (depth - 1).bit_length()
@@ -26,7 +26,7 @@ class Bank(Component):
         )
 
     def elaborate(self, platform: Any) -> Module:
-        """A plain memory, which synthesis finds a block RAM for."""
+        """A plain memory, which synthesis maps to block RAM."""
         m = Module()
         m.submodules.memory = memory = Memory(shape=signed(self._width), depth=self._depth, init=[])
         read, write = memory.read_port(), memory.write_port()

@@ -1,8 +1,8 @@
-"""What shows that the hardware computes: layers with real numbers on the RTL, against the golden model and torch.
+"""Checks of the hardware: layers with real numbers on the RTL, against the golden model and torch.
 
-Every pass of a convolution and of a linear layer, and a GP step (forward, predictor, update), run in simulation. The
-result must equal the golden model's in every bit, lie within the quantisation error of torch's in 64-bit floating
-point, and a product must take as many cycles as the accelerator model says and `OVERHEAD_CYCLES` more.
+Every pass of a convolution and of a linear layer runs in simulation, and a GP step (forward, predictor, update). The
+result must equal the golden model's bit by bit. It must lie within the quantisation error of torch's result in 64-bit
+floating point. A product must take the accelerator model's cycles plus `OVERHEAD_CYCLES`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ from adagp.accelerator.systolic import ws_cycles
 CONVOLUTION = Convolution(2, 3, (4, 4), (3, 3), 1, 1)
 LINEAR = Convolution(6, 5)
 GRID = 2
-"""Of the predictor in the GP step."""
+"""Grid of the predictor in the GP step."""
 LEARNING_RATE_SHIFT = 6
 """The GP step's learning rate is 2 to the minus this."""
 
@@ -40,12 +40,12 @@ class Check:
 
     Attributes:
         name: What was computed.
-        exact: Whether every bit is the golden model's.
+        exact: Whether every bit equals the golden model's.
         error: The largest distance from torch's result.
-        bound: The largest distance that quantisation allows any result.
-        within: Whether no result is further from torch's than quantisation allows at its place.
-        cycles: Of the array's products, measured.
-        model_cycles: Of the same, by the accelerator model, with the overhead of a descriptor each.
+        bound: The largest distance that quantisation allows for any entry.
+        within: Whether every entry is as close to torch's as quantisation demands of it.
+        cycles: Measured cycles of the array's products.
+        model_cycles: The accelerator model's cycles of these products, with the overhead of their descriptors.
     """
 
     name: str
@@ -58,12 +58,12 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """All three hold."""
+        """Whether bits, error and cycles are as they must be."""
         return self.exact and self.within and self.cycles == self.model_cycles
 
 
 def run_checks(rows: int = 4, columns: int = 3, seed: int = 0) -> Iterator[Check]:
-    """Every check on an array of the given size; small ones are quick."""
+    """Run every check on an array of the given size; small arrays are quick."""
     core = CoreGeometry(rows, columns, input_depth=2048, weight_depth=2048, output_depth=1024, pools=True)
     bench, rng = Bench({MAIN: core}), np.random.default_rng(seed)
     for name, layer in (("convolution", CONVOLUTION), ("linear", LINEAR)):
@@ -72,7 +72,7 @@ def run_checks(rows: int = 4, columns: int = 3, seed: int = 0) -> Iterator[Check
 
 
 def layer_checks(name: str, layer: Convolution, bench: Bench, rng: np.random.Generator, batch: int = 2) -> list[Check]:
-    """The three passes of a layer with normally distributed numbers."""
+    """Check the three passes of a layer with normally distributed numbers."""
     real = [
         torch.from_numpy(rng.normal(size=size)).requires_grad_(needs_grad)
         for size, needs_grad in (
@@ -124,7 +124,7 @@ def layer_checks(name: str, layer: Convolution, bench: Bench, rng: np.random.Gen
 
 
 def gp_step_check(layer: Convolution, bench: Bench, rng: np.random.Generator, batch: int = 2) -> Check:
-    """Forward, predictor and update of one layer; the predictor's weights are random, as before any learning."""
+    """Check forward, predictor and update of one layer; the predictor's weights are random."""
     images, weight, small, last = (
         rng.normal(size=size)
         for size in (
@@ -135,10 +135,10 @@ def gp_step_check(layer: Convolution, bench: Bench, rng: np.random.Generator, ba
         )
     )
     output, pooled, hidden, new = _torch_gp_step(layer, images, weight, small, last)
-    run = output.size // layer.c_out // GRID**2  # the RTL sums where torch averages: the convolution divides
+    run = output.size // layer.c_out // GRID**2  # the RTL sums where torch averages: the taps are divided
     x, w, c, v = (Fixed.of(real) for real in (images, weight, small / run, last))
     pooled_exponent = exponent_for(float(np.abs(pooled).max() * run))
-    hidden_exponent = min(exponent_for(float(hidden.max())), 14)  # the constant 1 must fit as well
+    hidden_exponent = min(exponent_for(float(hidden.max())), 14)  # the constant 1 must fit too
     shifts = Shifts(
         forward=max(0, x.exponent + w.exponent - exponent_for(float(np.abs(output).max()))),
         pool=x.exponent + w.exponent - pooled_exponent,
@@ -180,7 +180,7 @@ def _gp_error(
     pooled_exponent: int,
     hidden_exponent: int,
 ) -> Reals:
-    """How far the updated weights may be from torch's, carried along from product to product."""
+    """How far the updated weights may be from torch's: the error bound, carried from product to product."""
     order, run = network.cells(0, state.samples)
     outputs = product_error(x.lowered(layer.patches), w.lowered(layer.filters))[order]
     sums = network.repeated(outputs.reshape(-1, run, layer.c_out).sum(1))

@@ -1,8 +1,9 @@
-"""The controller of a core: takes descriptors, and says in every cycle what is read and written where.
+"""The controller of a core: takes descriptors and gives the addresses of every cycle.
 
-A product runs as folds, one after the other without a gap: the weights of a fold are shifted in (R cycles), the inputs
-stream (M), the last of them crosses the array (R + C - 2). Memories answer a cycle after they are asked, so everything
-here is one cycle ahead of the array; that, and the last sum's way into its bank, is the overhead of a descriptor.
+A product runs as folds, one after the other without a gap. The weights of a fold are shifted in (R cycles), the inputs
+stream (M), and the last of them crosses the array (R + C - 2). Memories answer a cycle after the address, so the
+controller is one cycle ahead of the array. This cycle, and those until the last sum is written, are the overhead of a
+descriptor.
 """
 
 from typing import Any
@@ -18,7 +19,7 @@ class Controller(Component):
     """A state machine with a counter for each address. Row r and column c follow its addresses r and c cycles later."""
 
     def __init__(self, geometry: CoreGeometry) -> None:
-        """For an array of `geometry.rows` by `geometry.columns`."""
+        """A controller for an array of `geometry.rows` by `geometry.columns`."""
         self._geometry = geometry
         self.module_name = f"controller_{geometry.rows}x{geometry.columns}{'_pools' if geometry.pools else ''}"
         super().__init__(
@@ -45,7 +46,7 @@ class Controller(Component):
         )
 
     def elaborate(self, platform: Any) -> Module:
-        """One state for each phase of the work."""
+        """A state machine with one state for each phase of an operation."""
         m = Module()
         size = self._geometry
         now = Signal(LAYOUT)
@@ -144,7 +145,7 @@ class Controller(Component):
                 with m.State("RUN"):
                     m.d.comb += self.drains_run.eq(1)
                     m.d.sync += run.eq(0)
-                    with m.If(step == 0):  # the run ended with the last row, which set the counter back
+                    with m.If(step == 0):  # the run ended with the last row, which reset the counter
                         m.next = "SETTLE"
                     with m.Else():
                         m.next = "DRAIN"

@@ -1,4 +1,4 @@
-"""A core: one array, its buffers, its lanes, and the controller that runs them."""
+"""A core: one array with its buffers, lanes and controller."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from adagp.accelerator.rtl.systolic_array import SystolicArray
 
 
 def outer_ports(geometry: CoreGeometry) -> dict[str, Any]:
-    """The ports of a core to the outside of the accelerator."""
+    """The ports of a core that lead out of the accelerator."""
     return {
         "descriptor": In(LAYOUT),
         "valid": In(1),
@@ -30,14 +30,14 @@ def outer_ports(geometry: CoreGeometry) -> dict[str, Any]:
 
 
 class Core(Component):
-    """Takes descriptors and rows of words, gives rows of results.
+    """Takes descriptors and rows of words, and gives rows of results.
 
-    `words` enter while `words_valid` and `words_ready` are high: in a load, one row of all banks; in a drain with old
-    words, one row of those. `results` leave while `results_valid` is high, and must be taken at once.
+    `words` enter while `words_valid` and `words_ready` are high: in a load a row of all banks, in a drain with old
+    words a row of those. `results` leave while `results_valid` is high, and must be taken in that cycle.
     """
 
     def __init__(self, geometry: CoreGeometry) -> None:
-        """Of the sizes of `geometry`."""
+        """A core of the given sizes."""
         self._geometry = size = geometry
         self.module_name = (
             f"core_{size.rows}x{size.columns}_{size.width}_{size.sum_width}_{size.input_depth}_{size.weight_depth}"
@@ -46,7 +46,7 @@ class Core(Component):
         super().__init__({**outer_ports(size), "joins": Out(1), "other_joins": In(1)})
 
     def elaborate(self, platform: Library | None) -> Module:
-        """Connect the parts; how late each address is wanted is said where it is delayed."""
+        """Connect the parts, and delay each address until its row or column needs it."""
         m = Module()
         size = self._geometry
         control = place(m, "controller", platform, Controller, size)
@@ -116,7 +116,7 @@ class Core(Component):
         return sums
 
     def _weights(self, m: Module, control: Any, array: Any, sums: list[Any], platform: Library | None) -> None:
-        """The weight memories and the lanes, which may write back what they updated."""
+        """The weight memories and the lanes, which may write updated weights back."""
         size, now = self._geometry, control.current
         takes, takes_run = (
             _later(m, what, name, reset_less=False)
@@ -157,7 +157,7 @@ class Core(Component):
 
 
 def _later(m: Module, value: Any, name: str, reset_less: bool = True) -> Any:
-    """The value of the cycle before."""
+    """The value of the previous cycle."""
     register = Signal(value.shape(), name=name, reset_less=reset_less)
     m.d.sync += register.eq(value)
     return register

@@ -1,6 +1,6 @@
-"""What a core is told to do: one 128-bit descriptor for each load, product or drain.
+"""Descriptors: one of 128 bits for each load, product or drain of a core.
 
-`docs/hardware.md` says what each field means, and a test that it names the right bits.
+`docs/hardware.md` explains each field, and a test checks that it names the right bits.
 """
 
 from dataclasses import dataclass, fields
@@ -13,11 +13,11 @@ from adagp.accelerator.shapes import Gemm
 from adagp.accelerator.systolic import ws_cycles
 
 OVERHEAD_CYCLES = 3
-"""Of every descriptor beside its work: one to take it over, two until its last result is written."""
+"""Overhead of every descriptor: one cycle to accept it, and two until its last result is written."""
 
 
 class Op(IntEnum):
-    """What a descriptor asks for."""
+    """The operation of a descriptor."""
 
     LOAD = 0
     PRODUCT = 1
@@ -26,7 +26,7 @@ class Op(IntEnum):
 
 
 class Memory(IntEnum):
-    """Which memory it is about."""
+    """The memory that a descriptor uses."""
 
     INPUTS = 0
     WEIGHTS = 1
@@ -34,7 +34,7 @@ class Memory(IntEnum):
 
 
 class Mode(IntEnum):
-    """What becomes of a sum when it is drained."""
+    """How a sum is changed when it is drained."""
 
     PLAIN = 0
     RELU = 1
@@ -66,7 +66,7 @@ LAYOUT = data.StructLayout(_BITS)
 
 @dataclass(frozen=True)
 class Descriptor:
-    """One descriptor; fields that its `op` does not know are not looked at."""
+    """One descriptor; fields that its `op` does not use are ignored."""
 
     op: Op
     count: int = 1
@@ -85,7 +85,7 @@ class Descriptor:
     pool_run: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what the fields do not hold, and work that is none."""
+        """Refuse values that the fields cannot hold, and empty operations."""
         for field in fields(self):
             value = int(getattr(self, field.name))
             least = 1 if field.name in ("count", "k_folds", "n_folds") else 0
@@ -99,11 +99,11 @@ class Descriptor:
         )
 
     def cycles(self, geometry: CoreGeometry) -> int:
-        """How long it takes when nothing has to be waited for."""
+        """Cycles of the descriptor if nothing makes it wait."""
         return self.work_cycles(geometry) + OVERHEAD_CYCLES
 
     def work_cycles(self, geometry: CoreGeometry) -> int:
-        """Without the overhead. A product's are those that the accelerator model counts."""
+        """Cycles without the overhead; a product's are the accelerator model's."""
         match self.op:
             case Op.NONE:
                 return 0

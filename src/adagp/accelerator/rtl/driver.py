@@ -1,9 +1,9 @@
-"""What the machine around a core does: lays matrices out in the banks, and reads results back.
+"""The driver of a core: lays matrices out in the banks, and reads results back.
 
 With R rows and C columns, a product of an (M x K) by a (K x N) matrix is laid out so that every address is a counter:
 
 - inputs: bank r holds column `fold x R + r` of the inputs, fold after fold, M words each;
-- weights: bank c holds column `fold x C + c` of the weights; for each fold along N, all of K, filled up with zeros to
+- weights: bank c holds column `fold x C + c` of the weights; for each fold along N, all of K, padded with zeros to
   whole folds;
 - outputs: bank c holds column `fold x C + c` of the sums, fold after fold, M words each.
 """
@@ -19,19 +19,19 @@ from adagp.accelerator.rtl.golden import Integers
 
 Rows = list[list[int]]
 Values = Callable[[], Integers]
-"""Gives a matrix when it is needed: it may depend on what was drained before."""
+"""Gives a matrix when it is needed; it may depend on what was drained before."""
 Keep = Callable[[Integers], None]
-"""Takes a matrix that was drained."""
+"""Receives a drained matrix."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A descriptor, and what the machine around the core does for it.
+    """A descriptor, and the data that goes in and out for it.
 
     Attributes:
-        descriptor: What the core does.
-        words: Gives the rows that enter, when the descriptor is taken over.
-        keep: Takes the rows that left, when it is done.
+        descriptor: The descriptor.
+        words: Gives the rows that enter, when the descriptor is accepted.
+        keep: Receives the rows that left, when it is done.
     """
 
     descriptor: Descriptor
@@ -45,11 +45,11 @@ class Product:
 
     Attributes:
         m: Rows that stream.
-        k: Summed over.
+        k: Length of the sums.
         n: Columns of the weights.
-        geometry: Of the core.
-        memory: Where the weights are.
-        weight_base: And from which address on.
+        geometry: Sizes of the core.
+        memory: The memory that holds the weights.
+        weight_base: First address of the weights.
     """
 
     m: int
@@ -60,7 +60,7 @@ class Product:
     weight_base: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what the buffers do not hold."""
+        """Refuse a product that the buffers cannot hold."""
         size = self.geometry
         depth = size.predictor_depth if self.memory is Memory.PREDICTOR else size.weight_depth
         for name, needed, there in (
@@ -76,12 +76,12 @@ class Product:
 
     @property
     def k_folds(self) -> int:
-        """Along K."""
+        """Folds along K."""
         return folds(self.k, self.geometry.rows)
 
     @property
     def n_folds(self) -> int:
-        """Along N."""
+        """Folds along N."""
         return folds(self.n, self.geometry.columns)
 
     @property
@@ -113,13 +113,13 @@ class Product:
         return Command(descriptor)
 
     def drain(self, shift: int, keep: Keep, mode: Mode = Mode.PLAIN, old: Values | None = None) -> Command:
-        """Give the (M x N) result; `old` is what an update or a mask wants, of the same size."""
+        """Drain the (M x N) result; `old` is the operand of an update or a mask, of the same size."""
         descriptor = Descriptor(Op.DRAIN, self.n_folds * self.m, mode=mode, shift=shift)
         words: Callable[[], Rows] = list if old is None else lambda: output_rows(old(), self.geometry)
         return Command(descriptor, words, lambda rows: keep(output_matrix(rows, self.n)))
 
     def drain_pooled(self, shift: int, keep: Keep, mode: Mode, run: int, pool_shift: int, keep_pooled: Keep) -> Command:
-        """Give the result, and the sum of every `run` rows of it, (M / run x N); `run` must divide M."""
+        """Drain the result, and the sum of every `run` rows of it, (M / run x N); `run` must divide M."""
         descriptor = Descriptor(
             Op.DRAIN, self.n_folds * self.m, mode=mode, shift=shift, pool_run=run, pool_shift=pool_shift
         )
@@ -132,9 +132,9 @@ class Product:
         return Command(descriptor, keep=split)
 
     def update_in_place(self, shift: int, keep: Keep, memory: Memory, weight_base: int) -> list[Command]:
-        """Subtract the result, a gradient, from (M x N) weights in a memory, and give them.
+        """Subtract the result, a gradient, from (M x N) weights in a memory, and drain the new weights.
 
-        One command for each fold along N: weights are filled up to whole folds of their rows, sums are not.
+        There is one command for each fold along N: weights are padded to whole folds of rows, and sums are not.
         """
         deep = folds(self.m, self.geometry.rows) * self.geometry.rows
         gathered: Rows = []
@@ -163,7 +163,7 @@ class Product:
 
 
 def joined(command: Command) -> Command:
-    """The command, not begun before the other core's next joined one is."""
+    """The command, which starts together with the other core's next joined command."""
     return replace(command, descriptor=replace(command.descriptor, join=True))
 
 
@@ -190,7 +190,7 @@ def output_matrix(rows: Sequence[Sequence[int]] | Integers, n: int) -> Integers:
 
 
 def _cut(matrix: Integers, rows: int, banks: int) -> Rows:
-    """The columns in folds of `banks`, one fold below the other, filled up with zeros."""
+    """The columns in folds of `banks`, one fold below the other, padded with zeros."""
     parts = folds(matrix.shape[1], banks)
     padded = np.pad(matrix, ((0, rows - len(matrix)), (0, parts * banks - matrix.shape[1])))
     stacked = padded.reshape(rows, parts, banks).swapaxes(0, 1).reshape(-1, banks)

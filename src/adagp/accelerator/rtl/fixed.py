@@ -1,4 +1,4 @@
-"""Real numbers as whole ones, with a bound on how far off they are."""
+"""Fixed-point numbers with a bound on their error."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ Reals = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Fixed:
-    """Whole numbers of `2^-exponent`.
+    """Integers in units of `2^-exponent`.
 
     Attributes:
-        whole: The numbers.
-        exponent: Of their unit.
-        error: How far each may be from the real number it stands for.
+        whole: The integers.
+        exponent: Exponent of the unit.
+        error: How far each may be from the real number it represents.
     """
 
     whole: Integers
@@ -29,13 +29,13 @@ class Fixed:
 
     @classmethod
     def of(cls, real: Reals, width: int = 16) -> "Fixed":
-        """The nearest, in the finest unit in which all fit `width` bits."""
+        """Round real numbers, in the finest unit in which all of them fit `width` bits."""
         exponent = exponent_for(float(np.abs(real).max()), width)
         return cls(np.rint(real * 2.0**exponent).astype(np.int64), exponent, np.full(real.shape, 0.5**exponent / 2))
 
     @property
     def real(self) -> Reals:
-        """The numbers they stand for, but for the error."""
+        """The real numbers they represent, up to the error."""
         return np.asarray(self.whole * 0.5**self.exponent, dtype=np.float64)
 
     def lowered(self, lower: Callable[[Numbers], Numbers]) -> "Fixed":
@@ -49,11 +49,11 @@ def exponent_for(largest: float, width: int = 16) -> int:
 
 
 def product_error(left: Fixed, right: Fixed) -> Reals:
-    """How far the product of two matrices may be from that of the real ones."""
+    """How far the product of two matrices may be from the product of the real ones."""
     return np.asarray(np.abs(left.real) @ right.error + left.error @ np.abs(right.real) + left.error @ right.error)
 
 
 def multiplied(left: Fixed, right: Fixed, whole: Integers, shift: int) -> Fixed:
-    """What a product of two matrices came to, shifted right to the nearest."""
+    """The product of two matrices with its error, given the integers after the rounding shift."""
     exponent = left.exponent + right.exponent - shift
     return Fixed(whole, exponent, product_error(left, right) + (0.5**exponent / 2 if shift else 0.0))

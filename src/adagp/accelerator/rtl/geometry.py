@@ -1,29 +1,29 @@
-"""The sizes a core is built with."""
+"""The sizes of a core."""
 
 from dataclasses import dataclass
 
 from adagp.accelerator.array import Array
 
 COUNT_BITS = 16
-"""Of every count and address in a descriptor: no memory is deeper, and no product streams more rows."""
+"""Bits of every count and address in a descriptor; they bound the memories' depth and the rows that stream."""
 SHIFT_BITS = 6
-"""Of a shift in a descriptor."""
+"""Bits of a shift in a descriptor."""
 
 
 @dataclass(frozen=True)
 class CoreGeometry:
-    """One array and the memories around it. Depths are words of each bank; all banks of a buffer are read at once.
+    """One array and its memories. Depths are words per bank; all banks of a buffer are read at once.
 
     Attributes:
-        rows: Of PEs; also the banks of the input buffer.
-        columns: Of PEs; also the banks of the weight and output buffers, and the lanes behind them.
+        rows: Rows of PEs, and banks of the input buffer.
+        columns: Columns of PEs, banks of the weight and output buffers, and lanes.
         width: Bits of an operand.
-        sum_width: Bits of a partial sum, which wraps around where it is exceeded.
-        input_depth: Of the input buffer.
-        weight_depth: Of the weight buffer.
-        output_depth: Of the output buffer, whose words are partial sums.
-        predictor_depth: Of a second weight memory that keeps the predictor's; 0 for none.
-        pools: Whether the lanes can pool what they drain, as the predictor wants it.
+        sum_width: Bits of a partial sum, which wraps around on overflow.
+        input_depth: Depth of the input buffer.
+        weight_depth: Depth of the weight buffer.
+        output_depth: Depth of the output buffer, which holds partial sums.
+        predictor_depth: Depth of a second weight memory for the predictor's weights; 0 for none.
+        pools: Whether the lanes can pool what they drain, for the predictor.
     """
 
     rows: int = Array.rows
@@ -37,7 +37,7 @@ class CoreGeometry:
     pools: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be built, or would compute wrongly."""
+        """Refuse sizes that cannot be built, or would compute wrong results."""
         if self.rows < 1 or self.columns < 1:
             raise ValueError(f"array={self.rows}x{self.columns}: has no PE; rows and columns must be at least 1")
         if self.rows * self.columns == 1:
@@ -60,17 +60,17 @@ class CoreGeometry:
 
     @property
     def port_words(self) -> int:
-        """Words that enter in one cycle: one for each bank of the wider of the two buffers that are filled."""
+        """Words that enter in one cycle: one per bank of the wider of the input and weight buffers."""
         return max(self.rows, self.columns)
 
     @property
     def memory_bits(self) -> int:
-        """Of all memories."""
+        """Bits of all memories."""
         inputs = self.rows * self.input_depth * self.width
         weights = self.columns * (self.weight_depth + self.predictor_depth) * self.width
         return inputs + weights + self.columns * self.output_depth * self.sum_width
 
 
 def folds(whole: int, part: int) -> int:
-    """How many parts the whole is cut into."""
+    """Number of parts that cover the whole."""
     return -(-whole // part)

@@ -1,4 +1,4 @@
-"""What the hardware must compute, in whole numbers: the second implementation that simulations are held against."""
+"""The golden model: what the hardware must compute, in integers, as a second implementation."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +12,14 @@ def product(inputs: Integers, weights: Integers, sum_width: int = 48) -> Integer
 
 
 def wrapped(values: NDArray[np.object_], width: int) -> Integers:
-    """Whole numbers of any size, as the lowest `width` bits hold them."""
+    """Integers of any size, wrapped around to `width` bits."""
     half = 1 << (width - 1)
     return np.asarray((values + half) % (2 * half) - half, dtype=np.int64)
 
 
 def operands(sums: Integers, shift: int, width: int = 16) -> Integers:
-    """Sums as operands again: shifted right to the nearest, halves upwards, and cut to what `width` bits hold."""
-    rounded = (sums >> (shift - 1)) + 1 >> 1 if shift else sums  # a half added to the sum itself might not fit 64 bits
+    """Sums as operands: shifted right, rounded to the nearest with halves upwards, and saturated to `width` bits."""
+    rounded = (sums >> (shift - 1)) + 1 >> 1 if shift else sums  # adding a half to the sum might overflow 64 bits
     return saturated(rounded, width)
 
 
@@ -30,17 +30,17 @@ def saturated(values: Integers, width: int) -> Integers:
 
 
 def relu(sums: Integers, shift: int, width: int = 16) -> Integers:
-    """Operands, none below 0."""
+    """Sums as operands, after ReLU."""
     return np.maximum(operands(sums, shift, width), 0)
 
 
 def updated(old: Integers, sums: Integers, shift: int, width: int = 16) -> Integers:
-    """Old weights less the gradient, whose scale and learning rate are in the shift."""
+    """Old weights minus the gradient; the shift holds its scale and the learning rate."""
     return saturated(old - operands(sums, shift, width), width)
 
 
 def masked(old: Integers, sums: Integers, shift: int, width: int = 16) -> Integers:
-    """The gradient of what ReLU was given: 0 where its output was."""
+    """The gradient at the input of ReLU: 0 where ReLU's output is 0."""
     return np.where(old > 0, operands(sums, shift, width), 0)
 
 

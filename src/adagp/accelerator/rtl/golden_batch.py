@@ -1,6 +1,6 @@
-"""Whole batches in whole numbers: what every design must leave behind, by torch's convolutions and no bank or fold.
+"""The golden model of whole batches, by torch's convolutions, without banks or folds.
 
-The convolutions run in 64-bit floating point, which holds whole numbers exactly up to 2^53: more than any sum here.
+The convolutions run in 64-bit floating point, which holds integers exactly up to 2^53. No sum here is larger.
 """
 
 from collections.abc import Callable
@@ -17,24 +17,24 @@ from adagp.accelerator.rtl.lowering import Convolution
 
 
 def forward_sums(layer: Convolution, images: Integers, weight: Integers) -> Integers:
-    """(batch, c_out, height, width)."""
+    """Sums of the forward, (batch, c_out, height, width)."""
     return _exactly(conv2d, _real(images), _real(weight), stride=layer.stride, padding=layer.padding)
 
 
 def weight_grad_sums(layer: Convolution, images: Integers, grads: Integers) -> Integers:
-    """(c_out, c_in, height, width)."""
+    """Sums of the weight gradient, (c_out, c_in, height, width)."""
     size = (layer.c_out, layer.c_in, *layer.kernel)
     return _exactly(conv2d_weight, _real(images), size, _real(grads), stride=layer.stride, padding=layer.padding)
 
 
 def input_grad_sums(layer: Convolution, grads: Integers, weight: Integers) -> Integers:
-    """(batch, c_in, height, width)."""
+    """Sums of the input gradient, (batch, c_in, height, width)."""
     size = (len(grads), layer.c_in, *layer.image)
     return _exactly(conv2d_input, size, _real(weight), _real(grads), stride=layer.stride, padding=layer.padding)
 
 
 def gp_batch(network: IntegerNetwork, batch: IntegerBatch) -> None:
-    """Forward, and every layer of the network updated by its predicted gradient."""
+    """Run the forward, and update every layer by its predicted gradient."""
     shift = network.shifts.predicted_update
     for index, layer in enumerate(network.layers):
         pooled = forward(network, batch, index)

@@ -1,7 +1,7 @@
-"""A small network in whole numbers, and what is kept outside the chip while a batch of it runs.
+"""A small network in integers, and the data kept outside the chip while a batch of it runs.
 
-The predictor is the paper's without its convolution's bias: outputs pooled to a grid, a 3 x 3 convolution, ReLU, and
-one linear layer that has a constant among its inputs. The scale of every number is in the shifts, learning rates too.
+The predictor is the paper's without the bias of its convolution: outputs pooled to a grid, a 3 x 3 convolution, ReLU,
+and one linear layer with a constant among its inputs. The shifts hold the scale of every number and the learning rates.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from adagp.accelerator.rtl.lowering import Convolution, Numbers
 
 @dataclass(frozen=True)
 class Shifts:
-    """Bits that the sums of each product are shifted right by.
+    """Bits by which the sums of each product are shifted right.
 
     Attributes:
         forward: A layer's outputs.
@@ -47,11 +47,11 @@ class IntegerNetwork:
     """Layers one after the other with ReLU between them, and the predictor; batches change their weights.
 
     Attributes:
-        layers: Their sizes.
-        weights: Of each layer, (c_out, c_in, height, width).
+        layers: Sizes of the layers.
+        weights: Weights of each layer, (c_out, c_in, height, width).
         convolution: The predictor's, (1, 1, 3, 3).
         last: The predictor's linear layer, (features + 1, longest row).
-        grid: Outputs are pooled to grid x grid; those of one pixel are repeated.
+        grid: Outputs are pooled to grid x grid; an output of one pixel is repeated.
         one: The constant input of the predictor's linear layer.
         shifts: The scales.
     """
@@ -65,7 +65,7 @@ class IntegerNetwork:
     shifts: Shifts = field(default_factory=Shifts)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be pooled by whole cells."""
+        """Refuse outputs that whole cells do not cover."""
         for layer in self.layers:
             if layer.out != (1, 1) and any(size % self.grid for size in layer.out):
                 raise ValueError(
@@ -74,16 +74,16 @@ class IntegerNetwork:
 
     @property
     def features(self) -> int:
-        """Inputs of the predictor's linear layer, the constant not counted."""
+        """Inputs of the predictor's linear layer, without the constant."""
         return self.grid * self.grid
 
     @property
     def predictor_convolution(self) -> Convolution:
-        """Over the pooled outputs of a layer, whose filters are its batch."""
+        """The predictor's convolution over a layer's pooled outputs; the layer's filters are its batch."""
         return Convolution(1, 1, (self.grid, self.grid), (3, 3), padding=1)
 
     def cells(self, layer: int, batch: int) -> tuple[Integers, int]:
-        """The rows of a layer's forward cell by cell of the grid, and how many make a cell."""
+        """The rows of a layer's forward in the order of the grid's cells, and the number of rows per cell."""
         high, wide = self.layers[layer].out
         grid = 1 if (high, wide) == (1, 1) else self.grid
         rows = np.arange(batch * high * wide).reshape(batch, grid, high // grid, grid, wide // grid)
@@ -97,15 +97,15 @@ class IntegerNetwork:
 
 @dataclass
 class IntegerBatch:
-    """One batch, as far as it has got. What is kept of each layer has its index.
+    """One batch in progress. Dictionaries are keyed by the layer's index.
 
     Attributes:
         inputs: Images of each layer; the first is given.
-        outputs: Of the last layer.
+        outputs: Outputs of the last layer.
         pooled: Outputs pooled to the grid, (filters, 1, grid, grid).
         hidden: The predictor's hidden values and the constant, (filters, features + 1).
         predicted: Rows of the gradient, (filters, row).
-        error: Predicted rows less true ones.
+        error: Predicted rows minus true rows.
         grads: Gradients of each layer's outputs, as images; for a BP batch the last is given.
     """
 
@@ -119,5 +119,5 @@ class IntegerBatch:
 
     @property
     def samples(self) -> int:
-        """In the batch."""
+        """Number of samples."""
         return len(self.inputs[0])

@@ -1,4 +1,4 @@
-"""What stands behind each column: sums become operands again, weights are updated, runs are pooled."""
+"""The lane after each column: rounds sums to operands, updates weights, pools runs."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from adagp.accelerator.rtl.geometry import SHIFT_BITS, CoreGeometry
 class Lane(Component):
     """Rounds a sum to an operand, applies the mode, and registers the result.
 
-    The learning rate is a power of two, a part of the shift, so that an update takes no multiplier.
+    The learning rate is a power of two and part of the shift, so an update needs no multiplier.
     """
 
     def __init__(self, geometry: CoreGeometry) -> None:
-        """Of the widths of `geometry`; with an adder that pools, or without."""
+        """A lane of the widths of `geometry`, with a pooling adder if it pools."""
         self._geometry = geometry
         width, sum_width = geometry.width, geometry.sum_width
         self.module_name = f"lane_{width}_{sum_width}{'_pools' if geometry.pools else ''}"
@@ -57,7 +57,7 @@ class Lane(Component):
         return m
 
     def _pool(self, m: Module) -> Any:
-        """What is rounded: the sum at hand, or after a run all of its sums together."""
+        """The value to round: the current sum, or at the end of a run the sum of the run."""
         run = Signal.like(self.sum)
         with m.If(self.adds_to_run):
             m.d.sync += run.eq(run + self.sum)

@@ -1,7 +1,7 @@
 """How components become a design: submodules in simulation, one shared module per kind in synthesis.
 
-Amaranth writes every submodule out on its own, so that 180 equal PEs would be synthesised 180 times. With a `Library`
-in the place of the platform a component is written once under its name and instantiated wherever it is placed.
+Amaranth writes out every submodule separately, so 180 equal PEs would be synthesised 180 times. With a `Library` as the
+platform, a component is written once under its name and instantiated wherever it is placed.
 """
 
 import re
@@ -47,7 +47,7 @@ class Library:
 
 
 def _plain(text: str) -> str:
-    """Without the mark of a top module, which is given to whatever is converted alone."""
+    """Remove the mark of a top module, which every separately converted module has."""
     return text.replace("attribute \\top 1\n", "")
 
 

@@ -1,6 +1,6 @@
-"""Convolutions as products of matrices, for each pass of a layer.
+"""Convolutions as matrix products, for each pass of a layer.
 
-A linear layer is a convolution whose images have one pixel. Groups are one product each; here there is one.
+A linear layer is a convolution whose images have one pixel. Grouped convolutions are not supported.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from adagp.accelerator.shapes import LayerShape
 
 Numbers = NDArray[Any]
-"""Whole numbers, or the bounds of their errors: they are only moved."""
+"""Integers, or bounds of their errors: they are only moved."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Convolution:
         c_out: Filters.
         image: Height and width of the input.
         kernel: Height and width of a filter.
-        stride: Of both axes.
-        padding: Of both axes.
+        stride: Stride along both axes.
+        padding: Padding along both axes.
     """
 
     c_in: int

@@ -1,7 +1,7 @@
 """Cycles of whole batches, measured on the RTL and as the accelerator model counts them.
 
-The model counts products, and what LOW loads. The RTL also loads operands, drains results and takes descriptors over,
-in every design alike; so totals differ, and designs must differ from each other as the model says.
+The model counts products, and the words that LOW loads. The RTL also loads operands, drains results and accepts
+descriptors, in every design alike. So totals differ, but differences between designs must be those of the model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from adagp.schedules import Phase
 from adagp.schedules.plan import BACKPROP, Plan
 
 LAYERS = (Convolution(1, 2, (4, 4), (3, 3), 1, 1), Convolution(2, 3, (4, 4), (3, 3), 2, 1), Convolution(12, 4))
-"""A network small enough to be clocked in seconds: two convolutions and a linear layer."""
+"""A network small enough to simulate in seconds: two convolutions and a linear layer."""
 SAMPLES, GRID = 2, 2
 _CORE = CoreGeometry(4, 3, input_depth=512, weight_depth=256, output_depth=128)
 _SECOND = CoreGeometry(3, 2, input_depth=256, weight_depth=512, output_depth=128)
@@ -36,16 +36,16 @@ _SECOND = CoreGeometry(3, 2, input_depth=256, weight_depth=512, output_depth=128
 
 @dataclass(frozen=True)
 class BatchCycles:
-    """Of one batch on one design. Of two cores, in each stage the slower one's are counted.
+    """Cycles of one batch on one design. With two cores, the slower one counts in each stage.
 
     Attributes:
         design: The design.
-        phase: The batch's.
-        measured: On the RTL, from the first descriptor until all cores are done.
-        products: Of these, with the array at work.
-        moves: Loading operands and draining results.
-        descriptors: Taking descriptors over, and waiting for their last result.
-        model: What the accelerator model says.
+        phase: The batch's phase.
+        measured: Cycles on the RTL, from the first descriptor until all cores are done.
+        products: Those in which the array computes.
+        moves: Those that load operands and drain results.
+        descriptors: Those that accept descriptors and wait for their last result.
+        model: Cycles by the accelerator model.
     """
 
     design: Design
@@ -71,7 +71,7 @@ def small_cores(design: Design) -> dict[str, CoreGeometry]:
 
 
 def small_batch(seed: int = 0) -> tuple[IntegerNetwork, IntegerBatch]:
-    """The small network with random weights, and a batch; numbers are large enough that some sums are cut."""
+    """The small network with random weights, and a batch; values are so large that some sums saturate."""
     rng = np.random.default_rng(seed)
 
     def values(*size: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
@@ -88,10 +88,10 @@ def small_batch(seed: int = 0) -> tuple[IntegerNetwork, IntegerBatch]:
 def batch_stages(
     design: Design, phase: Phase, network: IntegerNetwork, batch: IntegerBatch, cores: Mapping[str, CoreGeometry]
 ) -> list[Stage]:
-    """A batch on a design; the baseline knows only backpropagation.
+    """The stages of a batch on a design; the baseline has only backpropagation.
 
     Raises:
-        ValueError: for a GP batch on the baseline.
+        ValueError: If a GP batch is asked of the baseline.
     """
     if design is Design.BASELINE:
         if phase is Phase.GP:
@@ -108,7 +108,7 @@ def measure(design: Design, phase: Phase) -> BatchCycles:
 
 
 def account(design: Design, phase: Phase, measured: int) -> BatchCycles:
-    """What the cycles of a batch of the small network were spent on."""
+    """Break down the measured cycles of a batch of the small network."""
     cores = small_cores(design)
     stages = batch_stages(design, phase, *small_batch(), cores)
     slowest = [(cores[unit], command.descriptor) for unit, command in _critical(stages, cores)]
@@ -125,7 +125,7 @@ def account(design: Design, phase: Phase, measured: int) -> BatchCycles:
 
 
 def small_model() -> tuple[list[LayerOp], Machine]:
-    """The small network and its machine for the accelerator model; LOW loads a row of the weight buffer a cycle."""
+    """The small network and its machine for the accelerator model; LOW loads one row of the weight buffer per cycle."""
     ops = [
         LayerOp(
             f"layer{index}",
@@ -146,7 +146,7 @@ def small_model() -> tuple[list[LayerOp], Machine]:
 
 
 def model_cycles(design: Design, phase: Phase) -> int:
-    """A batch of the small network by the accelerator model."""
+    """Cycles of a batch of the small network by the accelerator model."""
     ops, machine = small_model()
     plan = Plan(Phase.GP, "predicted") if phase is Phase.GP else BACKPROP
     tasks = batch_tasks(ops, plan, learning=design is not Design.BASELINE)

@@ -1,4 +1,4 @@
-"""The passes of a batch as commands to a core: a layer's forward and backward, the predictor's, and its learning."""
+"""The passes of a batch as commands to a core: a layer's forward and backward, a prediction, and learning."""
 
 from dataclasses import dataclass
 
@@ -13,14 +13,14 @@ from adagp.accelerator.rtl.integer_network import IntegerBatch, IntegerNetwork
 
 @dataclass(frozen=True)
 class LayerPasses:
-    """The passes of the layers themselves, on a core that has its own geometry."""
+    """The passes of the layers themselves, on one core."""
 
     network: IntegerNetwork
     batch: IntegerBatch
     geometry: CoreGeometry
 
     def forward(self, index: int) -> list[Command]:
-        """Outputs with ReLU, none after the last layer; pooled for the predictor where the core can."""
+        """Outputs, with ReLU except after the last layer, and pooled for the predictor if the core can pool."""
         network, batch, layer = self.network, self.batch, self.network.layers[index]
         order, run = network.cells(index, batch.samples)
         product = Product(len(order), layer.row, layer.c_out, self.geometry)
@@ -51,9 +51,9 @@ class LayerPasses:
         ]
 
     def backward(self, index: int, *, learns: bool) -> list[Command]:
-        """The gradient of the inputs but for the first layer, then the weights' and their update.
+        """The input gradient, except for the first layer, then the weight gradient and the update.
 
-        Where the predictor learns, the gradient is drained once more, as the error of the predicted one.
+        If the predictor learns, the gradient is drained once more, as the error of the prediction.
         """
         return [*(self._input_grad(index) if index else []), *self._weight_grad(index, learns)]
 
@@ -102,8 +102,8 @@ class PredictorPasses:
     """The predictor's passes, on the core of the layers or on its own.
 
     Attributes:
-        memory: Where its weights are while they are multiplied by.
-        resident: Whether they stay there. If not, they are loaded for every layer, and come back with every update.
+        memory: The memory that holds its weights during a product.
+        resident: Whether they stay there. Otherwise they are loaded for every layer and drained with every update.
     """
 
     network: IntegerNetwork
@@ -113,12 +113,12 @@ class PredictorPasses:
     resident: bool
 
     def load(self) -> list[Command]:
-        """Fill its memory; what is resident needs it once, before the first batch."""
+        """Load its weights; a resident predictor needs this once, before the first batch."""
         convolution, last = self._products(1, self.network.last.shape[1])
         return [convolution.load_weights(self._convolution), last.load_weights(lambda: self.network.last)]
 
     def predict(self, index: int, *, updates: bool) -> list[Command]:
-        """A layer's rows from its pooled outputs; subtracted from its weights at once, or kept to be learned from."""
+        """Predict a layer's rows from pooled outputs, and subtract them from the weights or keep them to learn from."""
         network, batch, layer = self.network, self.batch, self.network.layers[index]
         convolution, last = self._products(layer.c_out, layer.row)
         loads = (
@@ -192,14 +192,14 @@ class PredictorPasses:
         ]
 
     def _update(self, gradient: Product, keep: Keep, target: Product, old: Values) -> list[Command]:
-        """Subtract a gradient from the weights of `target`, where they are."""
+        """Subtract a gradient from the weights of `target`."""
         shift = self.network.shifts.learn
         if self.resident:
             return gradient.update_in_place(shift, keep, target.memory, target.weight_base)
         return [gradient.drain(shift, keep, Mode.UPDATE, old)]
 
     def _products(self, filters: int, row: int) -> tuple[Product, Product]:
-        """Of its convolution and its linear layer, whose weights lie one behind the other."""
+        """The products of its convolution and its linear layer, whose weights follow each other in memory."""
         features = self.network.features
         convolution = Product(filters * features, 9, 1, self.geometry, self.memory)
         return convolution, Product(

@@ -1,4 +1,4 @@
-"""The processing element: one weight that stays, one multiplication and one addition a cycle."""
+"""The processing element: one stationary weight, one multiplication and one addition a cycle."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ from amaranth.lib.wiring import Component, In, Out
 
 
 class PE(Component):
-    """Adds `input x weight` to the sum that comes from above, and hands both on.
+    """Adds `input x weight` to the sum from above, and passes the input and the sum on.
 
-    Inputs travel to the right and sums downwards, one PE a cycle. Weights are shifted upwards while `load` is high, so
-    that they lie in memory in the order of the rows.
+    Inputs move to the right and sums downwards, one PE a cycle. Weights are shifted upwards while `load` is high, so
+    memory holds them in the order of the rows.
     """
 
     def __init__(self, width: int, sum_width: int) -> None:
-        """Of operands of `width` bits and partial sums of `sum_width`."""
+        """A PE with operands of `width` bits and partial sums of `sum_width` bits."""
         self.module_name = f"pe_{width}_{sum_width}"
         super().__init__(
             {
@@ -29,7 +29,7 @@ class PE(Component):
         )
 
     def elaborate(self, platform: Any) -> Module:
-        """Three registers; none needs a reset, as the controller counts which sums are worth keeping."""
+        """Three registers; none needs a reset, as the controller decides which sums are written."""
         m = Module()
         weight = Signal.like(self.weight_below, reset_less=True)
         flowing = Signal.like(self.input_left, reset_less=True)

@@ -28,11 +28,11 @@ techmap; opt -fast; dfflibmap -liberty {liberty}; abc -liberty {liberty}; opt_cl
 
 
 def check_target(target: str) -> None:
-    """Whether designs can be synthesised for a target, before one is built.
+    """Check that designs can be synthesised for a target, before one is built.
 
     Raises:
-        ValueError: for an unknown target.
-        ToolError: without yosys or the standard cells.
+        ValueError: If the target is unknown.
+        ToolError: If yosys or the standard cells are missing.
     """
     if target not in TARGETS:
         raise ValueError(f"target={target!r}: is unknown; choose one of {', '.join(TARGETS)}")
@@ -52,8 +52,8 @@ def synthesise(design: Component, target: str) -> dict[str, int]:
             `area_um2` and `combinational_um2`.
 
     Raises:
-        ValueError: for an unknown target.
-        ToolError: without yosys or the standard cells, or where yosys fails.
+        ValueError: If the target is unknown.
+        ToolError: If yosys or the standard cells are missing, or yosys fails.
     """
     modules = Library().modules(design)
     check_target(target)
@@ -64,10 +64,10 @@ def synthesise(design: Component, target: str) -> dict[str, int]:
 
 @cache
 def _cells(name: str, rtlil: str, target: str) -> Counter[str]:
-    """Cells of one module by type, of which other modules are some.
+    """Cells of one module by type; instances of other modules count as cells.
 
-    Each module is synthesised alone: in one run, what the optimiser makes of a PE would depend on what else is there,
-    and by more than designs differ.
+    Each module is synthesised alone. In one run, the optimiser's result for a PE would depend on its surroundings, by
+    more than designs differ.
     """
     script = (_XC7 if target == "xc7" else _OSU018).format(top=name, liberty=LIBERTY)
     text = run_yosys(rtlil, f"{script}\ntee -q -o stat stat -json", "stat")
@@ -78,7 +78,7 @@ def _cells(name: str, rtlil: str, target: str) -> Counter[str]:
 
 
 def _black_boxes(text: str, modules: Mapping[str, str]) -> str:
-    """The ports alone of every module that a module is made of."""
+    """Declarations of every module that a module instantiates, with ports only."""
     boxes = []
     for name in sorted(set(re.findall(r"^ *cell \\(\S+)", text, re.MULTILINE)) & set(modules)):
         ports = re.findall(r"^ *wire .*(?:input|output) \d+ .*$", modules[name], re.MULTILINE)
@@ -87,7 +87,7 @@ def _black_boxes(text: str, modules: Mapping[str, str]) -> str:
 
 
 def _total(name: str, own: Mapping[str, Counter[str]]) -> Counter[str]:
-    """Cells of a module and of all that it is made of."""
+    """Cells of a module and of all modules inside it."""
     total: Counter[str] = Counter()
     for cell, number in own[name].items():
         inside = _total(cell, own) if cell in own else {cell: 1}
@@ -96,7 +96,7 @@ def _total(name: str, own: Mapping[str, Counter[str]]) -> Counter[str]:
 
 
 def _on_fpga(cells: Mapping[str, int]) -> dict[str, int]:
-    """Slices have a look-up table for each LUT, inverter, shift register and bit of distributed memory."""
+    """Each LUT, inverter, shift register and bit of distributed memory takes one look-up table of a slice."""
 
     def count(pattern: str) -> int:
         return sum(number for cell, number in cells.items() if re.fullmatch(pattern, cell))
@@ -127,7 +127,7 @@ def _in_standard_cells(cells: Mapping[str, int]) -> dict[str, int]:
 
 
 def _areas(liberty: str) -> dict[str, float]:
-    """Square micrometres of every cell."""
+    """Area of every cell in square micrometres."""
     found = re.findall(
         r"^\s*cell\s*\(\s*\"?(\w+)\"?\s*\)\s*\{.*?\barea\s*:\s*([\d.]+)", liberty, re.MULTILINE | re.DOTALL
     )

@@ -1,4 +1,4 @@
-"""The systolic array: rows of inputs from the left, columns of sums from above."""
+"""The systolic array: inputs enter from the left, partial sums from above."""
 
 from amaranth.hdl import Module, signed
 from amaranth.lib.wiring import Component, In, Out
@@ -9,10 +9,10 @@ from adagp.accelerator.rtl.pe import PE
 
 
 class SystolicArray(Component):
-    """PEs side by side. Row r wants its inputs r cycles after row 0, and column c its sums c cycles after column 0."""
+    """A grid of PEs. Row r takes its inputs r cycles after row 0, and column c its sums c cycles after column 0."""
 
     def __init__(self, geometry: CoreGeometry) -> None:
-        """Of `geometry.rows` by `geometry.columns` PEs."""
+        """An array of `geometry.rows` by `geometry.columns` PEs."""
         self._geometry = geometry
         rows, columns, width, sum_width = geometry.rows, geometry.columns, geometry.width, geometry.sum_width
         self.module_name = f"array_{rows}x{columns}_{width}_{sum_width}"

@@ -14,11 +14,11 @@ from adagp.accelerator.rtl.top import Accelerator
 
 @dataclass
 class Trace:
-    """What a core did.
+    """The cycles of one core.
 
     Attributes:
-        cycles: Of each command, from the one in which its descriptor is taken over until the next can be.
-        total_cycles: Of all, with those that were spent waiting for the other core.
+        cycles: Cycles of each command, from the acceptance of its descriptor until the next can be accepted.
+        total_cycles: Cycles of all commands, with those spent waiting for the other core.
     """
 
     cycles: list[int] = field(default_factory=list)
@@ -26,14 +26,14 @@ class Trace:
 
 
 class Bench:
-    """A design in the simulator, and around it a machine that gives and takes words."""
+    """A design in the simulator, and a machine around it that supplies and receives words."""
 
     def __init__(self, cores: Mapping[str, CoreGeometry], words_every: int = 1) -> None:
         """Every `run` starts from reset.
 
         Args:
-            cores: Of the design.
-            words_every: In how many cycles the machine has one row of words to give.
+            cores: The design's cores.
+            words_every: Cycles between two rows of words that the machine supplies.
         """
         self.geometries = dict(cores)
         self._words_every = words_every
@@ -69,7 +69,7 @@ class Bench:
 
 
 class _Ports:
-    """The ports of one core of an accelerator, without the core's name before theirs."""
+    """The ports of one core of an accelerator, without the core's name as prefix."""
 
     def __init__(self, design: Accelerator, unit: str) -> None:
         self._design, self._unit = design, unit
@@ -79,18 +79,18 @@ class _Ports:
 
 
 async def _run(context: Any, ports: _Ports, command: Command, words_every: int) -> tuple[int, int, Rows]:
-    """Cycles until a descriptor is taken over, cycles from then on, and the rows that came out."""
+    """Cycles until a descriptor is accepted, cycles from then on, and the drained rows."""
     context.set(ports.descriptor.as_value(), command.descriptor.encode())
     context.set(ports.valid, 1)
     waited, taken = -1, False
-    while not taken:  # as seen at the clock's edge: the other core's testbench may still change it before
+    while not taken:  # sampled at the clock edge: until then the other core's testbench may change it
         *_, taken = await context.tick().sample(ports.ready)
         waited += 1
     context.set(ports.valid, 0)
     rows: Rows = []
     cycles, given, entering = 1, False, iter(command.words())
     row = next(entering, None)
-    drains = command.descriptor.op is Op.DRAIN  # looking at ports is what takes the time, so none is without need
+    drains = command.descriptor.op is Op.DRAIN  # reading ports takes most of the time, so only needed ones are read
     while context.get(ports.busy):
         there = row is not None and cycles % words_every == 0
         if there != given:

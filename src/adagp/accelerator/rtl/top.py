@@ -1,9 +1,9 @@
-"""The baseline and the three ADA-GP designs, each a composition of the same cores.
+"""The top modules: the baseline and the three ADA-GP designs, composed of the same cores.
 
 - `baseline`: one core.
-- `low`: the same; its lanes can pool, which is all that the predictor adds. Its weights are loaded when needed.
-- `efficient`: and a second weight memory, where the predictor's weights stay.
-- `max`: the predictor's weights stay in a second core, smaller, that works at the same time.
+- `low`: one core whose lanes can pool. The predictor's weights are loaded when needed.
+- `efficient`: as `low`, with a second weight memory in which the predictor's weights stay.
+- `max`: as `low`, with a second, smaller core, which holds the predictor's weights and works at the same time.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from adagp.accelerator.workload import PredictorShape
 
 MAIN, PREDICTOR = "main", "predictor"
 PREDICTOR_INPUTS, PREDICTOR_OUTPUTS = PredictorShape().features + 1, 4609
-"""Sizes of its linear layer, which its memory holds: 4 x 4 features and a constant; 512 x 3 x 3 weights and a bias."""
+"""Sizes of the predictor's linear layer: its features and a constant; 512 x 3 x 3 weights and a bias."""
 _PAPER = Machine()
 
 
@@ -30,10 +30,10 @@ def geometries(
     array: tuple[int, int] = (_PAPER.array.rows, _PAPER.array.columns),
     second_array: tuple[int, int] = (_PAPER.second_array.rows, _PAPER.second_array.columns),
 ) -> dict[str, CoreGeometry]:
-    """The cores of a design, at the default sizes of their memories.
+    """The cores of a design, with memories of default size.
 
     Raises:
-        ValueError: for an array that cannot be built.
+        ValueError: If an array cannot be built.
     """
     main = CoreGeometry(*array, pools=design is not Design.BASELINE)
     if design is Design.EFFICIENT:
@@ -47,23 +47,23 @@ def geometries(
 
 
 def _predictor_depth(rows: int, columns: int) -> int:
-    """The power of two of words in each column's bank that its linear layer and 3 x 3 convolution need."""
+    """Words per bank for the predictor's linear layer and 3 x 3 convolution, rounded up to a power of two."""
     words = folds(PREDICTOR_INPUTS, rows) * rows * folds(PREDICTOR_OUTPUTS, columns) + folds(9, rows) * rows
     return 1 << (words - 1).bit_length()
 
 
 class Accelerator(Component):
-    """One core or two, each with its own ports, named after it: `main_valid`, `predictor_words__0`."""
+    """One core or two. The ports of each have its name as prefix: `main_valid`, `predictor_words__0`."""
 
     def __init__(self, cores: Mapping[str, CoreGeometry], name: str = "accelerator") -> None:
-        """Of the cores that `geometries` gives, or of other sizes."""
+        """An accelerator of cores such as `geometries` gives."""
         self.module_name = name
         self._cores = dict(cores)
         ports = {unit: outer_ports(geometry) for unit, geometry in cores.items()}
         super().__init__({f"{unit}_{port}": member for unit in ports for port, member in ports[unit].items()})
 
     def elaborate(self, platform: Library | None) -> Module:
-        """Hand the ports through; cores start together where their descriptors say so."""
+        """Connect the ports; cores start together if their descriptors are joined."""
         m = Module()
         placed = {unit: place(m, unit, platform, Core, geometry) for unit, geometry in self._cores.items()}
         for unit, core in placed.items():

@@ -10,7 +10,7 @@ def verilog(design: Component) -> str:
     """The Verilog of a design; its top module has the design's name.
 
     Raises:
-        ToolError: without yosys, or where it fails.
+        ToolError: If yosys is missing or fails.
     """
     rtlil = "\n".join(Library().modules(design).values())
     script = f"hierarchy -top {design.module_name}; proc; opt_clean; write_verilog -noattr design.v"
