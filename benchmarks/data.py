@@ -52,7 +52,7 @@ def measure(batch_size: int, rounds: int) -> dict[str, float]:
 
 
 def decoding_ms(count: int) -> float:
-    """Milliseconds per JPEG of 500 x 375 pixels brought to 224 x 224 by the worker processes."""
+    """Milliseconds per JPEG of 500 x 375 pixels brought to 224 x 224 by the threads that decode."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "image.jpg"
         Image.effect_noise((500, 375), 60).convert("RGB").save(path)
@@ -90,7 +90,7 @@ def main() -> int:
     else:
         print(f"{machine}; medians of {options.rounds} interleaved rounds\n")
         print(f"loading {found['load_ms']:.1f} ms, training {found['train_ms']:.0f} ms: {found['share']:.1%}")
-        print(f"decoding {decode_ms:.1f} ms per image file, in worker processes\n")
+        print(f"decoding {decode_ms:.1f} ms per image file, in threads\n")
         print("\n".join(failed) or "the budget holds")
     return 1 if failed else 0
 

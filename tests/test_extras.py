@@ -40,7 +40,7 @@ def test_scores_are_asked_for_before_the_first_epoch(tmp_path: Path, monkeypatch
 
 
 def test_images_are_not_decoded_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoding._decoders.cache_clear()
+    decoding._pool.cache_clear()
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ModuleNotFoundError, match=r"pillow is not installed: pip install 'adagp\[data\]'"):
         next(decoding.decode_batches([[tmp_path / "image.png"]], 8, "crop"))

@@ -1,6 +1,6 @@
 import io
+import multiprocessing
 import os
-import signal
 import time
 import zlib
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from adagp import data
-from adagp.data import decode_worker, decoding
-from adagp.data.decoding import Decoded, Placement, decode_batches
+from adagp.data import decoding
+from adagp.data.decoding import Decoded, Placement, decode, decode_batches
 from tests.data.making import picture, write_files
 
 
@@ -35,7 +35,7 @@ def test_the_same_whatever_the_number_of_workers(tmp_path: Path, fit: decoding.F
     one, three = (_pixels(decode_batches(batches, 16, fit, workers)) for workers in (1, 3))
     assert [len(batch) for batch in one] == [5, 1, 6]
     assert all(torch.equal(a, b) for a, b in zip(one, three, strict=True))
-    here = torch.stack([torch.from_numpy(np.array(decode_worker.decode(str(path), 16, fit)[0])) for path in files])
+    here = torch.stack([decode(path, 16, fit).pixels for path in files])
     assert torch.equal(torch.cat(one), here)
 
 
@@ -115,34 +115,46 @@ def test_formats_that_no_photograph_has_are_refused_whatever_the_name(tmp_path: 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jpg")
-    with pytest.raises(data.CorruptDataError, match=r"pipe\.jpg: cannot be decoded .*no regular file"):
+    with pytest.raises(data.CorruptDataError, match=r"pipe\.jpg: cannot be decoded .*not a regular file"):
         next(decode_batches([[tmp_path / "pipe.jpg"]], 8, "crop"))
 
 
-def test_a_worker_that_dies_is_told_with_the_file_and_replaced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pillows_own", [None, 1 << 30])
+def test_the_limit_on_pixels_is_ours_whatever_pillow_is_set_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pillows_own: int | None
+) -> None:
     (path,) = _files(tmp_path, 1)
-    decoders = decoding._Decoders(1)
-    decoders.submit(path, 8, "crop").result()
-    (worker,) = decoders._workers
-    os.kill(worker.pid, signal.SIGKILL)
-    with pytest.raises(data.CorruptDataError, match=r"0\.png: the process that decoded it ended \(exit code -9\)"):
-        decoders.submit(path, 8, "crop").result()
-    assert decoders.submit(path, 8, "crop").result().pixels.shape == (8, 8, 3)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", pillows_own)
+    monkeypatch.setattr(decoding, "MAX_PIXELS", 249)  # the image has 10 x 25
+    with pytest.raises(data.CorruptDataError, match=r"0\.png.*DecompressionBombError: 10 x 25 pixels"):
+        next(decode_batches([[path]], 8, "crop"))
 
 
-def test_a_keyboard_interrupt_is_left_to_the_parent_and_workers_end_with_their_input(tmp_path: Path) -> None:
+def test_memory_that_runs_out_is_not_blamed_on_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise MemoryError
+
     (path,) = _files(tmp_path, 1)
-    decoders = decoding._Decoders(1)
-    decoders.submit(path, 8, "crop").result()
-    (worker,) = decoders._workers
-    os.kill(worker.pid, signal.SIGINT)
-    decoders.submit(path, 8, "crop").result()
-    assert worker.stdin is not None
-    worker.stdin.close()  # as when the parent is killed
-    assert worker.wait(timeout=20) == 0
+    monkeypatch.setattr(Image.Image, "convert", full)
+    with pytest.raises(MemoryError):
+        next(decode_batches([[path]], 8, "crop"))
 
 
-def test_relative_paths_follow_the_program_and_not_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_decodes_too(tmp_path: Path) -> None:
+    files = _files(tmp_path, 3)
+    next(decode_batches([files], 8, "crop", 2))  # the parent's threads run; the child inherits none of them
+    child = multiprocessing.get_context("fork").Process(target=_decode_all, args=(files,))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+
+
+def _decode_all(files: list[Path]) -> None:
+    assert len(next(decode_batches([files], 8, "crop", 2))) == len(files)
+
+
+def test_relative_paths_follow_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder, size in (("one", 10), ("two", 20)):
         write_files(tmp_path / folder, {"a.png": picture(size, size)})
         monkeypatch.chdir(tmp_path / folder)

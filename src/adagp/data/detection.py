@@ -95,7 +95,7 @@ class DetectionBatches:
         seed: decides order and mirroring, together with epoch and batch.
         train: shuffle, mirror and drop the rest, or not.
         limit: use the first `limit` images only; None for all.
-        workers: processes that decode.
+        workers: threads that decode.
 
     Raises:
         ValueError: naming the argument that cannot be used.

@@ -14,13 +14,13 @@ from adagp.data.decoding import WORKERS, decode_batches
 class ImageFiles:
     """Files seen as one uint8 tensor (N, 3, size, size) that is read batch by batch.
 
-    The shorter side is scaled to `size` and the middle taken. Worker processes decode a few batches ahead, in the order
+    The shorter side is scaled to `size` and the centre kept. Threads decode a few batches ahead, in the order
     asked for.
 
     Attributes:
         paths: the files.
         size: width and height they are brought to.
-        workers: processes that decode.
+        workers: threads that decode.
     """
 
     paths: tuple[Path, ...]
