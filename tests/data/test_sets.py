@@ -11,8 +11,8 @@ import torch
 
 from adagp import data
 from adagp.data import fashion_mnist, registry
-from adagp.data.files import packaged_file
 from adagp.data.order import interleaved_order
+from adagp.data.packaged import packaged_file
 
 IDX = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
 
