@@ -12,7 +12,6 @@ from typer.testing import CliRunner, Result
 
 from adagp import models, schedules
 from adagp.cli import app
-from adagp.kernels.measure import TABLE_1, Timing
 from adagp.reproduce import approximation
 from adagp.training import Interrupted, RecipeError
 
@@ -77,13 +76,6 @@ def test_speed_ups_and_losses_are_computed_from_all_seeds() -> None:
     assert {row[0]: row[1:3] for row in table.rows}["zero"] == ("89.00 (1 diverged)", "-")
 
 
-def test_table_one_sets_ours_beside_the_papers() -> None:
-    timing = Timing(TABLE_1[3], "contiguous", "compiled", 0.004, 0.001)
-    table = approximation.kernel_table([timing], "a machine")
-    assert table.rows[0][1:] == ("contiguous", "compiled", "4.00", "1.00", "4.0", "10.4")
-    assert "a machine" in table.notes[0]
-
-
 def test_the_accuracy_command_writes_all_tables_and_resumes_without_training_again(tmp_path: Path) -> None:
     out = tmp_path / "study"
     words = ["approximation-accuracy", "--tables", "2", *SMALL, "--out", str(out), "--json"]
@@ -123,20 +115,6 @@ def test_the_line_printed_after_an_interrupt_is_complete(tmp_path: Path, monkeyp
     assert json.loads(recipe) | {"batch_size": 32, "threads": 1, "train_limit": 64, "data": "digits"} == json.loads(
         recipe
     )
-
-
-def test_the_kernel_command_measures_all_shapes() -> None:
-    done = call("approximation-kernel", "--rounds", "1", "--layout", "channels-last", "--threads", "1", "--json")
-    assert done.exit_code == 0, done.output
-    rows = json.loads(done.stdout)["tables"][0]["rows"]
-    assert [row[0] for row in rows] == [str(shape) for shape in TABLE_1]
-    assert all(float(row[3]) > 0 and float(row[4]) > 0 for row in rows)
-
-
-def test_the_help_names_every_layout() -> None:
-    """It is written out, as the layouts themselves are torch's."""
-    shown = " ".join(call("approximation-kernel", "--help").output.replace("│", " ").split())
-    assert f"Only one of {', '.join(approximation.layouts())}." in shown
 
 
 @pytest.mark.parametrize(

@@ -48,18 +48,18 @@ def kernel_command(
     del debug
     import torch
 
-    from adagp.reproduce import approximation
+    from adagp.reproduce import topk_kernel
     from adagp.training.environment import describe
 
-    known = approximation.layouts()
+    known = list(topk_kernel.LAYOUTS)
     if layout is not None and layout not in known:
         raise RecipeError(f"unknown layout '{layout}': choose one of {', '.join(known)}")
     if threads is not None:
         torch.set_num_threads(threads)
     with Display(as_json) as display:
-        timings = approximation.kernel_timings(rounds, [layout] if layout else known, display.on_message)
+        timings = topk_kernel.measure_table(rounds, [layout] if layout else known, display.on_message)
     here = describe(torch.device("cpu"), threads)
-    table = approximation.kernel_table(timings, f"{here['processor']}, {here['threads']} threads")
+    table = topk_kernel.kernel_table(timings, f"{here['processor']}, {here['threads']} threads")
     print_tables([table], {"machine": here}, as_json)
 
 

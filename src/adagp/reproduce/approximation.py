@@ -1,10 +1,9 @@
-"""Tables 1 to 5 of "Accelerated CNN Training Through Gradient Approximation" (paper 003), with our columns."""
+"""Tables 2 to 5 of "Accelerated CNN Training Through Gradient Approximation" (paper 003), with our columns."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from adagp.kernels.measure import LAYOUTS, TABLE_1, Timing, measure
 from adagp.report import Table
 from adagp.training import Recipe, RecipeError, load_preset
 
@@ -27,47 +26,6 @@ PAPER_TABLE_5 = {"zero": (90.3, 91.6, 91.1), "random": (90.0, 88.8, 87.9), "topk
 PAPER_FULL, PAPER_SMALLER = 91.8, 90.8
 
 Results = Mapping[str, Mapping[str, Any]]
-
-
-def kernel_timings(rounds: int, layouts: Sequence[str], tell: Callable[[str], None]) -> list[Timing]:
-    """Table 1 measured here, shape by shape."""
-    timings = []
-    for layout in layouts:
-        for shape in TABLE_1:
-            tell(f"measuring {shape}, {layout}")
-            timings.append(measure(shape, rounds, layout))
-    return timings
-
-
-def kernel_table(timings: Sequence[Timing], machine: str) -> Table:
-    """Table 1: the weight gradient alone, dense and by `topk` with k = 1."""
-    return Table(
-        title="Table 1: weight gradient of a 3 x 3 convolution, batch 128, dense against topk with k = 1",
-        columns=("channels, size", "layout", "kernel", "dense ms", "topk ms", "speed-up", "paper's (GPU)"),
-        rows=[
-            (
-                str(timing.shape),
-                timing.layout,
-                timing.kernel,
-                f"{1e3 * timing.dense_seconds:.2f}",
-                f"{1e3 * timing.topk_seconds:.2f}",
-                f"{timing.speed_up:.1f}",
-                f"{timing.shape.paper_speed_up:.1f}",
-            )
-            for timing in timings
-        ],
-        notes=(
-            f"medians of interleaved rounds on {machine}",
-            "dense: aten::convolution_backward with only the weight masked in, the same tensors and layout",
-            "the paper's: cuDNN 7.4.2 against its own kernel with its transposes, on a Titan Xp",
-        ),
-        text_columns=3,
-    )
-
-
-def layouts() -> list[str]:
-    """The memory layouts that can be measured."""
-    return list(LAYOUTS)
 
 
 def recipes(tables: Sequence[int], seeds: Sequence[int], **changes: Any) -> dict[str, Recipe]:

@@ -1,15 +1,17 @@
-"""The paper's table 1 on this machine: a dense weight gradient against `topk` with k = 1, side by side."""
+"""Table 1 of the gradient-approximation paper on this machine: dense weight gradient against `topk` with k = 1."""
 
 import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from time import perf_counter
 
 import torch
 from torch import Tensor
 
-from adagp.kernels.topk import choose_topk, topk_weight_grad
+from adagp.kernels import choose_topk, topk_weight_grad
+from adagp.report import Table
 
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels-last": torch.channels_last}
 BATCH_SIZE = 128
@@ -20,10 +22,10 @@ FAST_SHARE = 0.75
 
 @dataclass(frozen=True)
 class Shape:
-    """A row of table 1: a 3 x 3 convolution of square images that keeps their size, and what the paper measured.
+    """A row of table 1: a 3 x 3 convolution of square images that keeps their size, and the paper's times.
 
-    The paper does not state the kernel's size; 3 x 3 is that of the networks the shapes come from. It calls its times
-    microseconds, which is too short for this work on its GPU by about a thousand: only their ratio is used.
+    The paper does not state the kernel size; the networks that have these shapes use 3 x 3. It states the times in
+    microseconds, about a thousand times too short for its GPU, so only their ratio is used.
     """
 
     in_channels: int
@@ -51,7 +53,7 @@ TABLE_1 = (
 
 @dataclass(frozen=True)
 class Timing:
-    """Median seconds of both ways, and the kernel that `topk` took."""
+    """Median seconds of both methods, and the kernel that `topk` used."""
 
     shape: Shape
     layout: str
@@ -61,7 +63,7 @@ class Timing:
 
     @property
     def speed_up(self) -> float:
-        """How many times quicker `topk` is."""
+        """Time of the dense gradient over that of `topk`."""
         return self.dense_seconds / self.topk_seconds
 
 
@@ -73,10 +75,10 @@ def measure(
     batch_size: int = BATCH_SIZE,
     device: str | torch.device = "cpu",
 ) -> Timing:
-    """Time both in turns, in an order drawn anew each round, so that whatever else the machine does falls on both.
+    """Time both methods in interleaved rounds of random order, so that other load on the machine slows both.
 
-    All that `topk` does is inside the clock: selection, any change of layout, the sums. Compiling is not: it happens
-    once in the life of an installation.
+    The time of `topk` includes selection, changes of layout and sums. It excludes compilation, which happens once per
+    installation.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -95,17 +97,17 @@ def measure(
         result: Tensor = gradients[1]
         return result
 
-    ways: dict[str, Callable[[], Tensor]] = {
+    methods: dict[str, Callable[[], Tensor]] = {
         "dense": dense,
         "topk": lambda: topk_weight_grad(x, grad, weight.shape, padding=1),
     }
     synchronize = torch.get_device_module(device).synchronize
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(-2, rounds):  # the first two warm up
-        for name in random.Random(turn).sample(list(ways), len(ways)):
+    seconds: dict[str, list[float]] = {name: [] for name in methods}
+    for turn in range(-2, rounds):  # the first two rounds warm up
+        for name in random.Random(turn).sample(list(methods), len(methods)):
             synchronize()
             start = perf_counter()
-            ways[name]()
+            methods[name]()
             synchronize()
             if turn >= 0:
                 seconds[name].append(perf_counter() - start)
@@ -113,8 +115,45 @@ def measure(
     return Timing(shape, layout, choose_topk(grad), median["dense"], median["topk"])
 
 
+def measure_table(
+    rounds: int, layouts: Sequence[str], on_message: Callable[[str], None], *, batch_size: int = BATCH_SIZE
+) -> list[Timing]:
+    """Measure every shape of table 1 in each layout."""
+    timings = []
+    for layout, shape in product(layouts, TABLE_1):
+        on_message(f"measuring {shape}, {layout}")
+        timings.append(measure(shape, rounds, layout, batch_size=batch_size))
+    return timings
+
+
+def kernel_table(timings: Sequence[Timing], machine: str, *, batch_size: int = BATCH_SIZE) -> Table:
+    """Table 1: the weight gradient alone, dense and by `topk` with k = 1."""
+    return Table(
+        title=f"Table 1: weight gradient of a 3 x 3 convolution, batch {batch_size}, dense against topk with k = 1",
+        columns=("channels, size", "layout", "kernel", "dense ms", "topk ms", "speed-up", "paper's (GPU)"),
+        rows=[
+            (
+                str(timing.shape),
+                timing.layout,
+                timing.kernel,
+                f"{1e3 * timing.dense_seconds:.2f}",
+                f"{1e3 * timing.topk_seconds:.2f}",
+                f"{timing.speed_up:.1f}",
+                f"{timing.shape.paper_speed_up:.1f}",
+            )
+            for timing in timings
+        ],
+        notes=(
+            f"medians of interleaved rounds on {machine}",
+            "dense: aten::convolution_backward with only the weight masked in, the same tensors and layout",
+            "the paper's: cuDNN 7.4.2 against its own kernel with its transposes, on a Titan Xp",
+        ),
+        text_columns=3,
+    )
+
+
 def shortfalls(timings: Sequence[Timing]) -> list[str]:
-    """What is missing to the goal, in words: quicker everywhere, and three times so on six shapes of eight."""
+    """What misses the goal: in each layout, faster on every shape and three times as fast on six of the eight."""
     missing = [
         f"{timing.shape}, {timing.layout}: topk is slower than dense ({timing.speed_up:.2f} x)"
         for timing in timings
@@ -124,5 +163,5 @@ def shortfalls(timings: Sequence[Timing]) -> list[str]:
         of_layout = [timing for timing in timings if timing.layout == layout]
         fast = sum(timing.speed_up >= FAST for timing in of_layout)
         if fast < FAST_SHARE * len(of_layout):
-            missing.append(f"{layout}: only {fast} of {len(of_layout)} shapes are {FAST:g} x quicker")
+            missing.append(f"{layout}: only {fast} of {len(of_layout)} shapes are {FAST:g} x faster")
     return missing
