@@ -45,7 +45,7 @@ def test_length_and_the_partial_batch(count: int, batch_size: int, train: bool, 
     batches = _batches(_split(count), batch_size, train=train)
     sizes = [len(labels) for _, labels in batches.epoch(0)]
     assert len(batches) == len(sizes) == expected
-    assert sum(sizes) == batches.images_per_epoch
+    assert sum(sizes) == batches.examples_per_epoch
     assert sum(sizes) == (count if not train or count < batch_size else count - count % batch_size)
 
 

@@ -64,7 +64,7 @@ def test_test_batches_come_in_order_and_training_batches_shuffled_without_repeti
     assert len(shuffled) == len(set(shuffled)) == 100
     assert set(shuffled) < set(pairs)
     assert shuffled != pairs[:100]
-    assert _batches(pairs, 10).pairs_per_epoch == 100
+    assert _batches(pairs, 10).examples_per_epoch == 100
 
 
 def test_order_is_a_function_of_seed_and_epoch() -> None:

@@ -216,7 +216,7 @@ def test_batches_resume_and_do_not_depend_on_the_workers(tmp_path: Path) -> None
     images = _images(tmp_path)
     whole = list(_batches(images, workers=3).epoch(2))
     assert len(whole) == len(_batches(images)) == 2
-    assert _batches(images).images_per_epoch == 8
+    assert _batches(images).examples_per_epoch == 8
     for start in range(3):
         resumed = list(_batches(images, workers=1).epoch(2, start))
         assert len(resumed) == 2 - start

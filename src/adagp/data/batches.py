@@ -1,7 +1,6 @@
 """Batches whose order and augmentation are a pure function of (seed, epoch, batch).
 
-So a run that was interrupted goes on with exactly the batches it would have seen, without replaying those before and
-without any state to save.
+An interrupted run resumes with exactly the batches it would have seen. Nothing is replayed, and no state is saved.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,14 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from adagp.data.images import ImageFiles
-from adagp.data.order import (
-    batches_per_epoch,
-    check_batch_size,
-    check_limit,
-    check_position,
-    generator,
-    order_of_epoch,
-)
+from adagp.data.order import EpochBatches, generator
 
 
 class _Split(Protocol):
@@ -34,7 +26,7 @@ class _Split(Protocol):
 class Augment:
     """Random shifts by up to `padding` pixels (a crop of the image padded with black), and mirror images if `flip`.
 
-    Whole batches are augmented by one gather, since one image at a time would cost more than a small model's forward.
+    A whole batch is augmented by one gather: one image at a time would cost more than a small model's forward.
     """
 
     padding: int = 0
@@ -54,28 +46,27 @@ class Augment:
         columns = (right + torch.where(mirrored, column.flip(0), column)).to(images.device)
         padded = functional.pad(images, (self.padding,) * 4)
         image = torch.arange(count, device=images.device)[:, None, None]
-        # Channels move last for the gather, so that one index serves all of them, and back without a copy.
+        # Channels last during the gather, so that one index serves all of them; moving them back copies nothing.
         return padded.permute(0, 2, 3, 1)[image, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
-class Batches:
-    """Normalised batches of a split, epoch by epoch.
+class Batches(EpochBatches[tuple[Tensor, Tensor]]):
+    """Normalised batches of a split: float32 images (N, C, H, W) and int64 labels (N,).
 
-    Training batches are shuffled anew each epoch and the last one is left out if it is not full (unless it is the only
-    one): its statistics and its step would weigh more per image. Test batches come in order, and all of them.
+    See `EpochBatches` for their order.
 
     Args:
         split: the images and labels.
         batch_size: images per batch.
-        seed: decides order and augmentation, together with epoch and batch.
-        train: shuffle, augment and drop the rest, or not.
+        seed: determines order and augmentation, together with epoch and batch.
+        train: shuffle, augment and drop a last batch that is not full.
         mean: per channel, on the scale 0..1.
         std: per channel, on the scale 0..1.
-        augment: applied to training batches; None for none.
+        augment: applied to training batches; None for no augmentation.
         limit: use the first `limit` images only; None for all.
 
     Raises:
-        ValueError: naming the argument that cannot be used.
+        ValueError: for an impossible argument; the message names it.
     """
 
     def __init__(
@@ -90,21 +81,18 @@ class Batches:
         augment: Augment | None = None,
         limit: int | None = None,
     ) -> None:
-        check_batch_size(batch_size)
-        check_limit(limit, "images")
+        super().__init__(batch_size, limit, seed=seed, train=train)
         if augment is not None and not train:
-            raise ValueError("augment: test batches are never augmented; pass augment=None where train=False")
+            raise ValueError("augment: test batches are never augmented; pass augment=None with train=False")
         images = split.images
         self._images = images[:limit] if isinstance(images, Tensor) else images.first(limit)
         self._labels = split.labels[:limit]
-        if len(self._labels) == 0:
-            raise ValueError("split: holds no images")
+        self._count = len(self._labels)
+        if not self._count:
+            raise ValueError("split: has no images")
         channels = self._images.shape[1]
         if len(mean) != channels or len(std) != channels or min(std) <= 0:
             raise ValueError(f"mean, std: need {channels} values each, std above 0; got {tuple(mean)} and {tuple(std)}")
-        self._batch_size = batch_size
-        self._seed = seed
-        self._train = train
         self._augment = augment
         # (pixel / 255 - mean) / std as one multiplication and one addition.
         shape = (1, channels, 1, 1)
@@ -113,28 +101,8 @@ class Batches:
         self._scale = (1 / (255 * deviation)).to(self._images.device, torch.float32)
         self._shift = (-centre / deviation).to(self._images.device, torch.float32)
 
-    def __len__(self) -> int:
-        """Batches per epoch."""
-        return batches_per_epoch(len(self._labels), self._batch_size, train=self._train)
-
-    @property
-    def images_per_epoch(self) -> int:
-        """Images an epoch goes through; fewer than there are where the last batch is left out."""
-        return min(len(self) * self._batch_size, len(self._labels))
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Iterate over the batches of an epoch from batch `start` on: float32 images (N, C, H, W), int64 labels (N,).
-
-        They are bit-identical to those of an iteration from the beginning, and the batches before cost nothing.
-
-        Raises:
-            ValueError: if `epoch` is negative or `start` is not in 0..len.
-        """
-        check_position(epoch, start, len(self))
-        return self._iterate(epoch, start)
-
     def _iterate(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
-        order = order_of_epoch(len(self._labels), self._seed, epoch, train=self._train).to(self._images.device)
+        order = self._order(epoch).to(self._images.device)
         chosen = order.split(self._batch_size)[start : len(self)]
         for batch, images in enumerate(_read(self._images, chosen), start):
             if self._augment is not None:

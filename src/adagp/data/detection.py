@@ -1,4 +1,4 @@
-"""The form of a data set of images with boxes around objects, and batches of them brought to one size."""
+"""Data sets of images with boxes around objects, and batches of them at one size."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -8,14 +8,7 @@ import torch
 from torch import Tensor
 
 from adagp.data.decoding import WORKERS, Decoded, decode_batches
-from adagp.data.order import (
-    batches_per_epoch,
-    check_batch_size,
-    check_limit,
-    check_position,
-    generator,
-    order_of_epoch,
-)
+from adagp.data.order import EpochBatches, generator
 
 
 @dataclass(frozen=True)
@@ -25,8 +18,8 @@ class BoxedImage:
     Attributes:
         path: the file.
         boxes: (M, 4) float32, x1 y1 x2 y2 in pixels from the image's upper left corner; x2 and y2 are edges.
-        labels: (M,) int64, places in the data set's `classes`.
-        difficult: (M,) bool: objects that the evaluation of Pascal VOC does not count.
+        labels: (M,) int64, indices into the data set's `classes`.
+        difficult: (M,) bool, objects that the evaluation of Pascal VOC does not count.
     """
 
     path: Path
@@ -51,7 +44,7 @@ class Detection:
     def __post_init__(self) -> None:
         for part in ("train", "test"):
             if not getattr(self, part):
-                raise ValueError(f"{self.name}: the split {part} has no images; give it some")
+                raise ValueError(f"{self.name}: the split {part} has no images; add some")
 
 
 @dataclass(frozen=True)
@@ -63,7 +56,7 @@ class DetectionBatch:
         boxes: (M, 4) float32, x1 y1 x2 y2 in pixels of the square.
         labels: (M,) int64.
         difficult: (M,) bool.
-        owners: (M,) int64: the image, 0..N-1, that each box is in.
+        owners: (M,) int64, the index of the image that each box is in.
     """
 
     images: Tensor
@@ -78,27 +71,28 @@ class DetectionBatch:
 
 
 def flip_boxes(boxes: Tensor, size: int) -> Tensor:
-    """Boxes of a square, (M, 4), after it was mirrored left to right."""
+    """Mirror boxes of a square, (M, 4), left to right."""
     x1, y1, x2, y2 = boxes.unbind(1)
     return torch.stack([size - x2, y1, size - x1, y2], dim=1)
 
 
-class DetectionBatches:
-    """Batches of a split: each image letterboxed to a square, its boxes moved along, mirrored at random in training.
+class DetectionBatches(EpochBatches[DetectionBatch]):
+    """Batches of images letterboxed to squares, with their boxes; training mirrors images at random.
 
-    Order and mirroring are a pure function of seed, epoch and batch, as in `Batches`, whatever the number of workers.
+    Order and mirroring are a pure function of seed, epoch and batch, whatever the number of workers. See
+    `EpochBatches` for the order.
 
     Args:
         images: files and boxes.
         batch_size: images per batch.
         size: width and height of the squares.
-        seed: decides order and mirroring, together with epoch and batch.
-        train: shuffle, mirror and drop the rest, or not.
+        seed: determines order and mirroring, together with epoch and batch.
+        train: shuffle, mirror and drop a last batch that is not full.
         limit: use the first `limit` images only; None for all.
         workers: threads that decode.
 
     Raises:
-        ValueError: naming the argument that cannot be used.
+        ValueError: for an impossible argument; the message names it.
     """
 
     def __init__(
@@ -112,44 +106,22 @@ class DetectionBatches:
         limit: int | None = None,
         workers: int = WORKERS,
     ) -> None:
-        check_batch_size(batch_size)
-        check_limit(limit, "images")
+        super().__init__(batch_size, limit, seed=seed, train=train)
         if size < 1:
             raise ValueError(f"size: must be at least 1 pixel, got {size}")
         if workers < 1:
             raise ValueError(f"workers: must be at least 1, got {workers}")
         self._images = tuple(images[:limit])
+        self._count = len(self._images)
         if not self._images:
-            raise ValueError("images: there are none")
-        self._batch_size = batch_size
+            raise ValueError("images: the list is empty")
         self._size = size
-        self._seed = seed
-        self._train = train
         self._workers = workers
 
-    def __len__(self) -> int:
-        """Batches per epoch."""
-        return batches_per_epoch(len(self._images), self._batch_size, train=self._train)
-
-    @property
-    def images_per_epoch(self) -> int:
-        """Images an epoch goes through; fewer than there are where the last batch is left out."""
-        return min(len(self) * self._batch_size, len(self._images))
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[DetectionBatch]:
-        """Iterate over the batches of an epoch from batch `start` on, the same as those of the whole epoch.
-
-        Raises:
-            ValueError: if `epoch` is negative or `start` is not in 0..len.
-        """
-        check_position(epoch, start, len(self))
-        return self._iterate(epoch, start)
-
     def _iterate(self, epoch: int, start: int) -> Iterator[DetectionBatch]:
-        order = order_of_epoch(len(self._images), self._seed, epoch, train=self._train)
         chosen = [
             [self._images[index] for index in batch.tolist()]
-            for batch in order.split(self._batch_size)[start : len(self)]
+            for batch in self._order(epoch).split(self._batch_size)[start : len(self)]
         ]
         files = ([image.path for image in images] for images in chosen)
         decoded = decode_batches(files, self._size, "letterbox", self._workers)

@@ -1,71 +1,87 @@
-"""What all batches share: randomness decided by a key, and how many batches an epoch has."""
+"""The order of examples and batches, as a pure function of a seed and a position."""
 
 import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+_Batch = TypeVar("_Batch")
+
 
 def generator(*key: int) -> torch.Generator:
-    """A generator whose stream is decided by the key, and unrelated for keys that differ by one."""
+    """A generator seeded by a hash of the key, so that neighbouring keys give unrelated streams."""
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest, "big") >> 1)
 
 
-def order_of_epoch(count: int, seed: int, epoch: int, *, train: bool) -> Tensor:
-    """Indices of the items in the order of that epoch: shuffled for training, else as they are."""
-    return torch.randperm(count, generator=generator(seed, epoch)) if train else torch.arange(count)
+class EpochBatches(ABC, Generic[_Batch]):
+    """Batches of a split, epoch by epoch; a subclass sets `_count` and makes the batches.
 
-
-def batches_per_epoch(count: int, batch_size: int, *, train: bool) -> int:
-    """Training leaves out a last batch that is not full, unless it is the only one; testing never does."""
-    whole, rest = divmod(count, batch_size)
-    return whole if train and whole else whole + bool(rest)
-
-
-def check_batch_size(batch_size: int) -> None:
-    """Refuse what is no batch size.
-
-    Raises:
-        ValueError: if it is below one.
+    Training batches are shuffled each epoch. A last batch that is not full is dropped, unless it is the only one: its
+    statistics and its step would weigh more per example. Test batches come in order, and all of them.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size: must be at least 1, got {batch_size}")
 
+    _count: int
+    """Examples in the split."""
 
-def check_limit(limit: int | None, items: str) -> None:
-    """Refuse what is no limit on the number of `items`.
+    def __init__(self, batch_size: int, limit: int | None, *, seed: int, train: bool) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size: must be at least 1, got {batch_size}")
+        if limit is not None and limit < 1:
+            raise ValueError(f"limit: must be at least 1, or None for all examples; got {limit}")
+        self._batch_size = batch_size
+        self._seed = seed
+        self._train = train
 
-    Raises:
-        ValueError: if it is below one.
-    """
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit: must be at least 1, or None for all {items}; got {limit}")
+    def __len__(self) -> int:
+        """Batches per epoch."""
+        full, rest = divmod(self._count, self._batch_size)
+        return full if self._train and full else full + bool(rest)
 
+    @property
+    def examples_per_epoch(self) -> int:
+        """Examples in the batches of one epoch; a dropped last batch does not count."""
+        return min(len(self) * self._batch_size, self._count)
 
-def check_position(epoch: int, start: int, batches: int) -> None:
-    """Refuse a place that is not in an epoch, before the first batch is made.
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[_Batch]:
+        """Iterate over the batches of an epoch from batch `start` on.
 
-    Raises:
-        ValueError: if `epoch` is negative or `start` is not in 0..`batches`.
-    """
-    if epoch < 0:
-        raise ValueError(f"epoch: must not be negative, got {epoch}")
-    if not 0 <= start <= batches:
-        raise ValueError(f"start: must be in 0..{batches} (the batches of an epoch), got {start}")
+        They are bit-identical to those of an iteration from the beginning. The batches before `start` cost nothing.
+
+        Raises:
+            ValueError: if `epoch` is negative or `start` is not in 0..len.
+        """
+        if epoch < 0:
+            raise ValueError(f"epoch: must not be negative, got {epoch}")
+        if not 0 <= start <= len(self):
+            raise ValueError(f"start: must be in 0..{len(self)} (the batches of an epoch), got {start}")
+        return self._iterate(epoch, start)
+
+    @abstractmethod
+    def _iterate(self, epoch: int, start: int) -> Iterator[_Batch]:
+        """Make the batches of an epoch from batch `start` on."""
+
+    def _order(self, epoch: int) -> Tensor:
+        """Indices of the examples in the order of that epoch."""
+        if not self._train:
+            return torch.arange(self._count)
+        return torch.randperm(self._count, generator=generator(self._seed, epoch))
 
 
 def interleaved_order(labels: Tensor) -> Tensor:
-    """Indices that spread every class evenly from first to last, keeping the order inside each class.
+    """Indices that spread each class evenly from first to last and keep the order inside each class.
 
     Any prefix then has the classes in the proportions of the whole, so that one cut makes a stratified split and a
-    limited run sees every class. A rule rather than a seed: the split is the same on every machine for ever.
+    limited run sees every class. The order needs no seed: the split is the same on every machine.
     """
     position = torch.empty(len(labels), dtype=torch.float64)
     for label in set(labels.tolist()):
         members = labels == label
         count = int(members.sum())
         position[members] = (torch.arange(count, dtype=torch.float64) + 0.5) / count
-    # Ties are broken by class, so that the order does not depend on that of the file.
+    # Ties are broken by class, so that the result does not depend on the order of classes in the file.
     by_class = torch.argsort(labels, stable=True)
     return by_class[torch.argsort(position[by_class], stable=True)]

@@ -14,7 +14,7 @@ class ImageBatches(Protocol):
     """The batches of a split: `adagp.data.Batches` or `DetectionBatches`."""
 
     @property
-    def images_per_epoch(self) -> int:
+    def examples_per_epoch(self) -> int:
         """Images in an epoch."""
 
     def __len__(self) -> int:
@@ -41,7 +41,7 @@ class ImageTask:
     @property
     def test_items(self) -> int:
         """Test images."""
-        return self._test.images_per_epoch
+        return self._test.examples_per_epoch
 
     def epoch(self, epoch: int, start: int) -> Iterator[Any]:
         """Images with their labels or boxes."""
