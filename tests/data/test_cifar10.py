@@ -127,7 +127,7 @@ def test_damaged_cache_is_made_anew_and_never_executed(
     else:
         torch.save({"train_images": torch.zeros(3)}, cached)
     _check(cifar10.load_cifar10(tmp_path / "root", checksums=_md5(pickles)))
-    assert "made anew" in caplog.text
+    assert "made again" in caplog.text
     assert not (tmp_path / "owned").exists()
     caplog.clear()
     _check(cifar10.load_cifar10(tmp_path / "root", checksums=_md5(pickles)))

@@ -50,7 +50,7 @@ def test_folder_and_archives_give_the_same_and_a_part_is_told(
     before = {path for path in tmp_path.rglob("*") if "cache" not in path.parts}
     with caplog.at_level(logging.WARNING):
         _check(data.load("cifar100", tmp_path))
-    assert caplog.text.count("is not the published one; it is taken as a part") == 2
+    assert caplog.text.count("is not the published one; it is read as a part") == 2
     after = {path for path in tmp_path.rglob("*") if tmp_path / "cache" not in (path, *path.parents)}
     assert after == before  # nothing is written into the root
     caplog.clear()

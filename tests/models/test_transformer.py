@@ -131,13 +131,13 @@ def test_initial_words_have_unit_variance_and_padding_is_zero() -> None:
 
 
 def test_heads_must_divide_the_width() -> None:
-    with pytest.raises(ValueError, match="heads: 3 heads cannot share a width of 8"):
+    with pytest.raises(ValueError, match="heads: 3 does not divide the width 8"):
         Transformer(**{**TINY, "heads": 3})
 
 
 def test_a_sentence_too_long_is_refused() -> None:
     model = Transformer(**TINY, longest=4)
-    with pytest.raises(ValueError, match="words: a sentence of 5 is longer than longest=4"):
+    with pytest.raises(ValueError, match="tokens: a sentence of 5 is longer than longest=4"):
         model(torch.ones(1, 5, dtype=torch.long), torch.ones(1, 2, dtype=torch.long))
 
 

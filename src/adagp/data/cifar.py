@@ -1,7 +1,7 @@
-"""What CIFAR-10 and CIFAR-100 share: the authors' Python pickles, 32x32 colour (Krizhevsky, 2009).
+"""CIFAR-10 and CIFAR-100 from the authors' Python pickles, 32x32 colour (Krizhevsky, 2009).
 
-A pickle can run any code. So none is unpickled: `pickles` reads them and knows nothing but arrays. The archive is read
-in memory and never unpacked to disk: no member can land anywhere. What is kept, in the cache folder, are plain tensors.
+A pickle can run any code, so `pickles` reads them, which knows only plain values and arrays. The archive is read in
+memory and never unpacked. The cache folder keeps plain tensors.
 """
 
 import hashlib
@@ -17,7 +17,8 @@ from torch import Tensor
 from adagp.cache import cache_folder
 from adagp.data import pickles
 from adagp.data.archives import CHUNK, open_members
-from adagp.data.classification import Split, in_classes
+from adagp.data.batches import Augment
+from adagp.data.classification import DataSet, Split, in_classes
 from adagp.data.files import CorruptDataError
 from adagp.data.reading import read_limited
 from adagp.files import write_atomically
@@ -26,13 +27,29 @@ _log = logging.getLogger(__name__)
 
 PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 Splits = dict[str, Tensor]  # train_images, train_labels, test_images, test_labels
+Channels = tuple[float, float, float]
+
+
+def data_set(name: str, tensors: Splits, classes: int, mean: Channels, std: Channels) -> DataSet:
+    """The data set of both splits, with the augmentation usual for CIFAR."""
+    return DataSet(
+        name=name,
+        train=Split(tensors["train_images"], tensors["train_labels"]),
+        test=Split(tensors["test_images"], tensors["test_labels"]),
+        num_classes=classes,
+        channels=3,
+        size=32,
+        mean=mean,
+        std=std,
+        augment=Augment(padding=4, flip=True),
+    )
 
 
 def read_files(source: Path, folder: str, wanted: Collection[str], max_bytes: int) -> Iterator[tuple[str, bytes]]:
-    """The wanted files' contents, from the folder or straight out of the archive.
+    """Read the wanted files from the folder, or directly from the archive.
 
     Raises:
-        CorruptDataError: if the archive is damaged or not a plain one, or a file is larger than `max_bytes`.
+        CorruptDataError: if the archive is damaged or unsafe, or a file is larger than `max_bytes`.
     """
     if source.is_dir():
         for name in wanted:
@@ -63,7 +80,7 @@ def md5(content: bytes) -> str:
 
 
 def cached(name: str, key: str, classes: int, read: Callable[[], Splits]) -> Splits:
-    """What `read` gives, kept in the cache folder; a cache that cannot be written or read costs time, never the run."""
+    """The result of `read`, kept in the cache folder. An unusable cache costs time, never the run."""
     path = cache_folder() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.pt"
     tensors = _read_cache(path, classes)
     if tensors is None:
@@ -85,9 +102,9 @@ def _read_cache(path: Path, classes: int) -> Splits | None:
             images, labels = tensors[f"{part}_images"], tensors[f"{part}_labels"]
             Split(images, labels)
             if images.shape[1:] != (3, 32, 32) or not in_classes(labels, classes):
-                raise ValueError(f"{part}: no CIFAR-{classes}")
-    except Exception as error:  # whatever is wrong with a cache, the remedy is the same
-        _log.warning("%s: unusable (%s: %s); made anew", path, type(error).__name__, error)
+                raise ValueError(f"{part}: not CIFAR-{classes}")
+    except Exception as error:  # whatever is wrong with the cache, the remedy is the same
+        _log.warning("%s: unusable (%s: %s); it is made again", path, type(error).__name__, error)
         return None
     return tensors
 
@@ -96,7 +113,7 @@ def decode(where: str, content: bytes, labels_key: bytes, classes: int) -> tuple
     """Images (N, 3, 32, 32) and labels (N,) of one pickle.
 
     Raises:
-        CorruptDataError: if it is no pickle, asks for anything but arrays, or holds something else.
+        CorruptDataError: if it is not a pickle of plain values and arrays, or not a batch of CIFAR.
     """
     what = f"{where} is not a CIFAR-{classes} batch"
     remedy = f"get the archive again from {PAGE}"

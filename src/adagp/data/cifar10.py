@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from adagp.data import cifar
-from adagp.data.batches import Augment
-from adagp.data.classification import DataSet, Split
+from adagp.data.classification import DataSet
 from adagp.data.files import CorruptDataError, missing
 from adagp.data.registry import register
 
@@ -26,15 +25,14 @@ MD5 = {
     "test_batch": "40351d587109b95175f43aff81a1287e",
 }
 _TEST = "test_batch"
-_MAX_BYTES = 64_000_000  # twice the largest: no file can fill the memory
+_MAX_BYTES = 64_000_000  # twice the largest file
 
 
 @register("cifar10", summary="photographs of ten classes")
 def load_cifar10(root: Path | None = None, *, checksums: Mapping[str, str] = MD5) -> DataSet:
     """50000 training and 10000 test images in ten classes, in the authors' order.
 
-    The first call reads the source and keeps the converted tensors in the cache folder (seconds, 184 MB); later calls
-    take those.
+    The first call takes seconds and keeps the converted tensors in the cache folder (184 MB); later calls read those.
 
     Args:
         root: folder that holds the pickles' folder or an archive of it.
@@ -42,21 +40,11 @@ def load_cifar10(root: Path | None = None, *, checksums: Mapping[str, str] = MD5
 
     Raises:
         MissingDataError: if neither folder nor archive is in `root`.
-        CorruptDataError: if a file is absent, has another checksum or content, or the archive is not a plain one.
+        CorruptDataError: if a file is absent, has another checksum or wrong content, or the archive is unsafe.
     """
     source = _find(root)
     tensors = cifar.cached("cifar10", repr(sorted(checksums.items())), 10, lambda: _read(source, checksums))
-    return DataSet(
-        name="cifar10",
-        train=Split(tensors["train_images"], tensors["train_labels"]),
-        test=Split(tensors["test_images"], tensors["test_labels"]),
-        num_classes=10,
-        channels=3,
-        size=32,
-        mean=(0.4914, 0.4822, 0.4465),
-        std=(0.2470, 0.2435, 0.2616),
-        augment=Augment(padding=4, flip=True),
-    )
+    return cifar.data_set("cifar10", tensors, 10, mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))
 
 
 def _find(root: Path | None) -> Path:

@@ -1,12 +1,11 @@
-"""CIFAR-100: 32x32 colour images in a hundred classes, all of them or a part in the same layout."""
+"""CIFAR-100: 32x32 colour images in a hundred classes, complete or a part in the same layout."""
 
 import logging
 from pathlib import Path
 
 from adagp.data import cifar
 from adagp.data.archives import SUFFIXES
-from adagp.data.batches import Augment
-from adagp.data.classification import DataSet, Split
+from adagp.data.classification import DataSet
 from adagp.data.files import CorruptDataError, missing
 from adagp.data.registry import register
 
@@ -19,40 +18,30 @@ MD5 = {
     "train": ("16019d7e3df5f24257cddd939b257f8d", "ad3b6fb090a2189b651aef327eeb827f"),
     "test": ("f0ef6b0ae62326f3e7ffdfab6717acfc", "5c82d43aa056fe3d0edc962d615a4063"),
 }
-_MAX_BYTES = 200_000_000  # the largest has 155 million: no file can fill the memory
+_MAX_BYTES = 200_000_000  # the largest file has 155 million
 
 
 @register("cifar100", summary="photographs of a hundred classes")
 def load_cifar100(root: Path | None = None) -> DataSet:
-    """50000 training and 10000 test images in a hundred fine classes, or the part of them that is there.
+    """50000 training and 10000 test images in a hundred fine classes, or a part of them.
 
-    A part has no published checksum. So a file with an unknown one is read all the same, by an unpickler that knows
-    nothing but arrays, and the log says so: a result on it is nobody else's. Converted tensors are kept in the cache.
+    A part has no published checksum. A file with an unknown one is read too, by an unpickler that knows only arrays,
+    and logged: results on it compare with no published ones. The cache folder keeps the converted tensors.
 
     Raises:
         MissingDataError: if neither folder nor archive is in `root`.
-        CorruptDataError: if a file is absent or has another content, or the archive is not a plain one.
+        CorruptDataError: if a file is absent or has wrong content, or the archive is unsafe.
     """
     source = _find(root)
     tensors = cifar.cached("cifar100", _identity(source), 100, lambda: _read(source))
-    return DataSet(
-        name="cifar100",
-        train=Split(tensors["train_images"], tensors["train_labels"]),
-        test=Split(tensors["test_images"], tensors["test_labels"]),
-        num_classes=100,
-        channels=3,
-        size=32,
-        mean=(0.5071, 0.4865, 0.4409),
-        std=(0.2673, 0.2564, 0.2762),
-        augment=Augment(padding=4, flip=True),
-    )
+    return cifar.data_set("cifar100", tensors, 100, mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762))
 
 
 def _find(root: Path | None) -> Path:
     if root is not None and root.is_dir():
         if (root / FOLDER).is_dir():
             return root / FOLDER
-        # The complete archive comes before a part, whose name is longer.
+        # The complete archive first: a part has a longer name.
         for path in sorted(root.glob("cifar-100*"), key=lambda path: (len(path.name), path.name)):
             if path.name.lower().endswith(SUFFIXES) and path.is_file():
                 return path
@@ -64,7 +53,7 @@ def _find(root: Path | None) -> Path:
 
 
 def _identity(source: Path) -> str:
-    """What tells one source from another without reading it: two parts of the set must not share a cache."""
+    """Identifies a source without reading it: two parts of the set must not share a cache."""
     files = [source / name for name in FILES] if source.is_dir() else [source]
     known = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files if path.is_file()]
     return repr((str(source.resolve()), known))
@@ -75,9 +64,7 @@ def _read(source: Path) -> cifar.Splits:
     tensors: cifar.Splits = {}
     for name, content in cifar.read_files(source, FOLDER, FILES, _MAX_BYTES):
         if (found := cifar.md5(content)) not in MD5[name]:
-            _log.warning(
-                "%s: %s has md5 %s, which is not the published one; it is taken as a part", source, name, found
-            )
+            _log.warning("%s: %s has md5 %s, which is not the published one; it is read as a part", source, name, found)
         images, labels = cifar.decode(f"{source}: {name}", content, b"fine_labels", 100)
         tensors[f"{name}_images"], tensors[f"{name}_labels"] = images, labels
     if lacking := [name for name in FILES if f"{name}_images" not in tensors]:

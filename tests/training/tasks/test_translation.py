@@ -169,7 +169,7 @@ def test_data_that_does_not_fill_a_batch(
 
 
 def test_sizes_that_do_not_go_together_are_told_before_training(recipe: Recipe, text: Translation) -> None:
-    with pytest.raises(RecipeError, match="heads: 5 heads cannot share a width of 32"):
+    with pytest.raises(RecipeError, match="heads: 5 does not divide the width 32"):
         Run(recipe.replace(sizes={"width": 32, "heads": 5}), text)
 
 
