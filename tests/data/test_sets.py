@@ -55,7 +55,7 @@ def test_a_set_of_another_task_is_refused_with_the_call_that_loads_it() -> None:
 def test_a_loader_gives_the_form_of_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_loaders", dict(registry._loaders))
     data.register("odd", task="detection")(lambda root: data.load("digits"))
-    with pytest.raises(TypeError, match="'odd' gave a DataSet; for detection it must give a Detection"):
+    with pytest.raises(TypeError, match="'odd' returned a DataSet; for detection it must return a Detection"):
         data.load_detection("odd")
     with pytest.raises(ValueError, match="task: must be one of classification, translation, detection"):
         data.register("odder", task="regression")  # type: ignore[arg-type]
@@ -165,7 +165,7 @@ def test_fashion_mnist_from_unpacked_idx_files(tmp_path: Path) -> None:
     assert torch.equal(dataset.train.labels, parts[IDX[1]].long())
     assert torch.equal(dataset.test.images[:, 0], parts[IDX[2]])
     (tmp_path / "root" / "t10k-labels-idx1-ubyte").write_bytes(b"no idx")
-    with pytest.raises(data.CorruptDataError, match=r"t10k-labels-idx1-ubyte: no idx"):
+    with pytest.raises(data.CorruptDataError, match=r"t10k-labels-idx1-ubyte: not an idx"):
         data.load("fashion-mnist", tmp_path / "root")
 
 

@@ -80,20 +80,20 @@ def test_splits_may_lie_in_two_archives_and_be_chosen(tmp_path: Path) -> None:
     [
         (b"<annotation>", "no element"),
         (b"", "no element"),
-        (b"<annotation/>", "size/width is no number"),
-        (_annotation(_object("unicorn", (1, 1, 2, 2))), "'unicorn' is none of the 20 classes"),
-        (_annotation(_object("dog", (1, 1, "x", 2))), "bndbox/xmax is no number"),
+        (b"<annotation/>", "size/width is not a number"),
+        (_annotation(_object("unicorn", (1, 1, 2, 2))), "'unicorn' is not one of the 20 classes"),
+        (_annotation(_object("dog", (1, 1, "x", 2))), "bndbox/xmax is not a number"),
         (_annotation(_object("dog", (9, 1, 5, 2))), "is empty or outside"),
         (_annotation(_object("dog", (50, 1, 60, 2))), "is empty or outside"),
-        (_annotation(_object("dog", (1, 1, "nan", 2))), "bndbox/xmax is no number"),
-        (_annotation(_object("dog", (1, 1, "9" * 400, 2))), "bndbox/xmax is no number"),
-        (_annotation(_object("dog", (1, 1, "x" * 90_000, 2))), "bndbox/xmax is no number: 'x{80}'"),
-        (_annotation().replace(b"<width>40", b"<width>1e300"), "size/width is no number of pixels"),
-        (_annotation().replace(b"<height>20", b"<height>0"), "size/height is no number of pixels"),
+        (_annotation(_object("dog", (1, 1, "nan", 2))), "bndbox/xmax is not a number"),
+        (_annotation(_object("dog", (1, 1, "9" * 400, 2))), "bndbox/xmax is not a number"),
+        (_annotation(_object("dog", (1, 1, "x" * 90_000, 2))), "bndbox/xmax is not a number: 'x{80}'"),
+        (_annotation().replace(b"<width>40", b"<width>1e300"), "size/width is not a number of pixels"),
+        (_annotation().replace(b"<height>20", b"<height>0"), "size/height is not a number of pixels"),
         (b'<?xml version="1.0" encoding="nonsense"?>' + _annotation(), "encoding"),
         (b'<?xml version="1.0" encoding="idna"?>' + _annotation(), "idna"),
         ("<annotation>Männer</annotation>".encode("latin-1"), "not well-formed"),
-        (_annotation("<object/>"), "bndbox/xmin is no number"),
+        (_annotation("<object/>"), "bndbox/xmin is not a number"),
         (b"<a>" * 30_000 + b"</a>" * 30_000, "deeper than"),
         (b"<a>" * 30_000, "deeper than"),
         (b'<!DOCTYPE a [<!ENTITY b "c">]>' + _annotation(), "document type"),
@@ -106,7 +106,7 @@ def test_splits_may_lie_in_two_archives_and_be_chosen(tmp_path: Path) -> None:
 )
 def test_damaged_annotations_are_refused_by_name(tmp_path: Path, content: bytes, reason: str) -> None:
     write_files(tmp_path, _kit() | {"VOCdevkit/VOC2007/Annotations/d.xml": content})
-    with pytest.raises(data.CorruptDataError, match=rf"Annotations/d\.xml: is no annotation.*{reason}"):
+    with pytest.raises(data.CorruptDataError, match=rf"Annotations/d\.xml: is not an annotation.*{reason}"):
         data.load_detection("voc2007", tmp_path)
 
 
@@ -142,11 +142,11 @@ def test_absent_files_are_named(tmp_path: Path, absent: str) -> None:
     ("names", "reason"),
     [
         (b"", "names no image"),
-        (b"../../a\n", "no image's name"),
+        (b"../../a\n", "not an image's name"),
         (b"c\nd\xe4\n", r"is not UTF-8 \(byte 0xe4 at 3\)"),
         ("c\nd\n".encode("utf-16"), "is not UTF-8"),
-        (b"c\n" + b"d" * 5000 + b"\n", "'d{80}'.*no image's name"),
-        (b"c\n\0\n", "no image's name"),
+        (b"c\n" + b"d" * 5000 + b"\n", "'d{80}'.*not an image's name"),
+        (b"c\n\0\n", "not an image's name"),
         (b"c\nd\nc\n", "names 'c' twice"),
         (b"c\n" * 600_000, "has more than 1,000,000 bytes"),
     ],

@@ -111,7 +111,7 @@ def test_sizes_out_of_range_are_refused(size: int) -> None:
 
 @pytest.mark.parametrize("merges", [[(SMALLEST, 5)], [(PAD, 5)], [(5, 6), (5, 6)], [(5, -1)]])
 def test_pieces_that_cannot_be_are_refused(merges: list[tuple[int, int]]) -> None:
-    with pytest.raises(ValueError, match="merges: piece"):
+    with pytest.raises(ValueError, match="merges: token"):
         Vocabulary(merges)
 
 
@@ -147,7 +147,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path: Path) -> None:
 def test_files_that_hold_no_vocabulary_are_refused_by_name(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "vocabulary.json"
     path.write_bytes(content)
-    with pytest.raises(data.CorruptDataError, match=r"vocabulary\.json: holds no vocabulary"):
+    with pytest.raises(data.CorruptDataError, match=r"vocabulary\.json: is not a vocabulary"):
         Vocabulary.load(path)
 
 
@@ -157,7 +157,7 @@ def test_pieces_that_double_each_time_are_refused_at_once(tmp_path: Path) -> Non
     path.write_text(json.dumps({"format": "adagp-vocabulary-1", "merges": merges}))
     tracemalloc.start()
     try:
-        with pytest.raises(data.CorruptDataError, match=r"vocabulary\.json: holds no vocabulary.*256 bytes.*build it"):
+        with pytest.raises(data.CorruptDataError, match=r"vocabulary\.json: is not a vocabulary.*256 bytes.*build it"):
             Vocabulary.load(path)
         assert tracemalloc.get_traced_memory()[1] < 10_000_000
     finally:
@@ -177,10 +177,10 @@ def test_files_too_large_for_a_vocabulary_and_pipes_are_refused(tmp_path: Path) 
     path = tmp_path / "vocabulary.json"
     with path.open("wb") as file:
         file.truncate(module.MAX_FILE_BYTES + 1)
-    with pytest.raises(data.CorruptDataError, match=r"vocabulary\.json: has more than .* bytes.*build it anew"):
+    with pytest.raises(data.CorruptDataError, match=r"vocabulary\.json: has more than .* bytes.*build it again"):
         Vocabulary.load(path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(data.CorruptDataError, match="pipe: is no regular file"):
+    with pytest.raises(data.CorruptDataError, match="pipe: is not a regular file"):
         Vocabulary.load(tmp_path / "pipe")
     with pytest.raises(FileNotFoundError):
         Vocabulary.load(tmp_path / "absent")

@@ -37,7 +37,7 @@ def test_any_multiple_of_32() -> None:
         model = models.build("yolo_v3").eval()
         outputs = model(torch.zeros(2, 3, 64, 96))
         assert [tuple(output.shape) for output in outputs] == [(2, 3, 2 * k, 3 * k, 25) for k in (1, 2, 4)]
-        with pytest.raises(ValueError, match="images: 64x80 is not a multiple of 32"):
+        with pytest.raises(ValueError, match="images: height and width must be multiples of 32, got 64x80"):
             model(torch.zeros(1, 3, 64, 80))
 
 
@@ -225,7 +225,7 @@ def test_centre_on_the_border_is_in_the_last_cell() -> None:
         (torch.zeros(6), r"targets: expected rows .* \(M, 6\), got \(6,\)"),
         (torch.tensor([[1, 0, 0.5, 0.5, 0.1, 0.1]]), "column 0 must name one of 1 images"),
         (torch.tensor([[0, 3, 0.5, 0.5, 0.1, 0.1]]), "column 1 must name one of 3 classes"),
-        (torch.tensor([[0, 0, 32.0, 16.0, 8.0, 8.0]]), "shares of the image"),
+        (torch.tensor([[0, 0, 32.0, 16.0, 8.0, 8.0]]), "fractions of the image"),
         (torch.tensor([[0, 0, 0.5, 0.5, 0.0, 0.1]]), "the last two positive"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The data sets, one file each, one registry; and batches that are a pure function of their seed."""
+"""Data sets by name, and batches that are a pure function of their seed."""
 
 from typing import TYPE_CHECKING
 

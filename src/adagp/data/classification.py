@@ -1,4 +1,4 @@
-"""The form of a data set of images with one label each."""
+"""Data sets of images with one label each."""
 
 from dataclasses import dataclass, replace
 
@@ -13,8 +13,8 @@ from adagp.data.images import ImageFiles
 class Split:
     """Images as stored, (N, C, H, W) uint8, and labels, (N,) int64.
 
-    Images in memory stay 8-bit because that is a quarter of the memory, and `Batches` converts a batch in less than a
-    millisecond. Images of a set that no memory holds stay in their files.
+    Images in memory stay 8-bit, a quarter of the size of float32; `Batches` converts a batch in less than a
+    millisecond. Images of a set that does not fit into memory stay in their files.
 
     Raises:
         ValueError: if the tensors do not have these shapes and types.
@@ -37,20 +37,20 @@ class Split:
 
 
 def in_classes(labels: Tensor, classes: int) -> bool:
-    """Whether there are labels, and each is one of 0..`classes` - 1."""
+    """Whether there is at least one label, and all are in 0..`classes` - 1."""
     return len(labels) > 0 and bool((labels >= 0).all() and (labels < classes).all())
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A training and a test split with what a recipe needs to know about them.
+    """A training and a test split, and what a recipe needs to know about them.
 
-    `mean` and `std` are constants per channel on the scale 0..1, measured once over the training split; `augment` is
-    what is usual for this data, None where nothing is.
+    `mean` and `std` are per channel on the scale 0..1, measured over the training split. `augment` is what is usual for
+    this data; None for no augmentation.
 
     Raises:
-        ValueError: if a split has no images, or labels that are not in 0..`num_classes` - 1: either would fail later,
-            far from its cause.
+        ValueError: if a split has no images, or labels outside of 0..`num_classes` - 1. Either would fail later, far
+            from its cause.
     """
 
     name: str
@@ -66,7 +66,7 @@ class DataSet:
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("test", self.test)):
             if len(split) == 0:
-                raise ValueError(f"{self.name}: the split {part} has no images; give it some")
+                raise ValueError(f"{self.name}: the split {part} has no images; add some")
             if not in_classes(split.labels, self.num_classes):
                 raise ValueError(
                     f"{self.name}: the split {part} has labels outside of 0..{self.num_classes - 1}; correct them or"
@@ -74,17 +74,17 @@ class DataSet:
                 )
 
     def resized(self, size: int) -> "DataSet":
-        """The same images at another size, since networks differ in what they take.
+        """The same images at another size, because networks differ in their input size.
 
         Raises:
-            ValueError: if the images are not in files: those in memory have the size they were published with.
+            ValueError: if the images are in memory: those keep their published size.
         """
         if size == self.size:
             return self
         train, test = self.train.images, self.test.images
         if isinstance(train, Tensor) or isinstance(test, Tensor):
             raise ValueError(
-                f"size: the images of {self.name!r} are {self.size} pixels wide, as published; take size={self.size},"
+                f"size: the images of {self.name!r} are {self.size} pixels wide, as published; use size={self.size},"
                 " or a data set of image files"
             )
         padding = 0 if self.augment is None else round(self.augment.padding * size / self.size)

@@ -16,7 +16,7 @@ SYSTEM_FOLDER = Path("/usr/share/datasets/fashion-mnist")  # where Debian's data
 _FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
 _CLASSES = 10
 _MAX_RANK = 3  # images, rows, columns
-_MAX_BYTES = 100_000_000  # twice the largest file unpacked: no file can fill the memory
+_MAX_BYTES = 100_000_000  # twice the largest file, unpacked
 _REMEDY = "get the file again"
 
 
@@ -25,8 +25,8 @@ def load_fashion_mnist(root: Path | None = None, *, system_folder: Path = SYSTEM
     """60000 training and 10000 test images of clothes in ten classes.
 
     Raises:
-        MissingDataError: if the four files are not together in one of the folders looked at.
-        CorruptDataError: if a file is cut short or is no idx file, or has no images or labels beyond the ten classes.
+        MissingDataError: if no folder has all four files.
+        CorruptDataError: if a file is damaged or not an idx file, has no images, or has labels outside of 0..9.
     """
     paths = _find(root, system_folder)
     train_images, train_labels, test_images, test_labels = (read_idx(path) for path in paths)
@@ -45,14 +45,14 @@ def load_fashion_mnist(root: Path | None = None, *, system_folder: Path = SYSTEM
 def read_idx(path: Path) -> Tensor:
     """Read an idx file of unsigned bytes, gzipped if its name ends in .gz.
 
-    That is two zeros, type 8, rank, the sizes as big-endian 32 bit, the data.
+    The format is two zeros, type 8, rank, the sizes as big-endian 32 bit, the data.
 
     Raises:
-        CorruptDataError: if the header or the length does not fit this.
+        CorruptDataError: if the header or the length does not match the format.
     """
     content = read_limited(path, _MAX_BYTES, _REMEDY)
     if len(content) < 4 or content[:3] != b"\0\0\x08" or not 0 < content[3] <= _MAX_RANK:
-        raise CorruptDataError(f"{path}: no idx file of unsigned bytes in one to three dimensions; {_REMEDY}")
+        raise CorruptDataError(f"{path}: not an idx file of unsigned bytes in one to three dimensions; {_REMEDY}")
     rank = content[3]
     start = 4 + 4 * rank
     shape = struct.unpack(f">{rank}I", content[4:start]) if len(content) >= start else ()
@@ -60,7 +60,7 @@ def read_idx(path: Path) -> Tensor:
     if not shape or len(content) != expected:
         raise CorruptDataError(f"{path}: {len(content)} bytes, its header says {expected}; {_REMEDY}")
     if expected == start:
-        return torch.zeros((0,) * rank, dtype=torch.uint8)  # the other sizes may be any, too large for a tensor
+        return torch.zeros((0,) * rank, dtype=torch.uint8)  # the other sizes may be too large for a tensor
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)[start:].reshape(shape)
 
 
@@ -97,6 +97,6 @@ def _find(root: Path | None, system_folder: Path) -> list[Path]:
 
 
 def _either(path: Path) -> Path:
-    """The gzipped file where there is one, else the name of the unpacked one."""
+    """The gzipped file if it exists, else the unpacked one."""
     packed = path.with_name(f"{path.name}.gz")
     return packed if packed.is_file() else path

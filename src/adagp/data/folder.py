@@ -1,4 +1,4 @@
-"""Folders of images, one folder per class: the layout of ImageNet and of most sets people collect themselves."""
+"""Folders of images, one folder per class: the layout of ImageNet and of most collections."""
 
 from pathlib import Path
 
@@ -11,19 +11,19 @@ from adagp.data.images import ImageFiles
 from adagp.data.order import interleaved_order
 
 SIZE = 224
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
 _SUFFIXES = (".jpeg", ".jpg", ".png")
 
 
 def is_image_folder(folder: Path) -> bool:
-    """Whether it has the two splits."""
+    """Whether the folder has the subfolders train and val."""
     return (folder / "train").is_dir() and (folder / "val").is_dir()
 
 
 def load_image_folder(name: str, folder: Path) -> DataSet:
-    """The images of `folder`/train and `folder`/val, which is the test split; the classes are their folders, sorted.
+    """Load the images of `folder`/train and `folder`/val, the test split; the sorted folder names are the classes.
 
-    Images stay in their files. They are ordered so that the classes alternate: the first thousand contain them all.
+    Images stay in their files. Their order spreads the classes evenly, so that a prefix contains them all.
 
     Raises:
         CorruptDataError: if a split has no images, or the classes of the two differ.

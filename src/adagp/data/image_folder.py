@@ -10,7 +10,7 @@ from adagp.data.registry import register
 
 @register("image-folder", summary="your own images, one folder per class", large_images=True)
 def load_own_images(root: Path | None = None) -> DataSet:
-    """The images of the data root itself.
+    """Load the images in the data root.
 
     Raises:
         MissingDataError: if train/ and val/ are not in `root`.

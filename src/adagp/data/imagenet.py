@@ -1,4 +1,4 @@
-"""ImageNet (ILSVRC 2012) as most people keep it: train/ and val/ with one folder per class."""
+"""ImageNet (ILSVRC 2012) in the usual layout: train/ and val/ with one folder per class."""
 
 from pathlib import Path
 
@@ -14,18 +14,18 @@ _CLASSES = 1000
 def load_imagenet(root: Path | None = None) -> DataSet:
     """1281167 training images in 1000 classes; the 50000 of the validation split are the test split.
 
-    Fewer images are fine, as long as every class is there: another number of classes is another problem.
+    A part of the images works too if every class is present.
 
     Raises:
         MissingDataError: if the folder is not in `root`.
-        CorruptDataError: if it does not hold the 1000 classes twice, with images.
+        CorruptDataError: if a split does not have the 1000 classes, with images.
     """
     if root is not None and is_image_folder(root / "imagenet"):
         dataset = load_image_folder("imagenet", root / "imagenet")
         if dataset.num_classes != _CLASSES:
             raise CorruptDataError(
-                f"{root / 'imagenet'}: has {dataset.num_classes} classes, not {_CLASSES}; for a part by classes take"
-                f" the data set image-folder with the data root {root / 'imagenet'}"
+                f"{root / 'imagenet'}: has {dataset.num_classes} classes, not {_CLASSES}; for a subset of the classes"
+                f" use the data set image-folder with the data root {root / 'imagenet'}"
             )
         return dataset
     layout = (

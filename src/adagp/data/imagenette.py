@@ -1,4 +1,4 @@
-"""Imagenette: ten classes of ImageNet that are easily told apart (fast.ai)."""
+"""Imagenette: ten easily distinguished classes of ImageNet (fast.ai)."""
 
 from pathlib import Path
 
@@ -18,11 +18,11 @@ CHECKSUMS = {
 
 @register("imagenette", summary="ten easy classes of ImageNet", large_images=True)
 def load_imagenette(root: Path | None = None) -> DataSet:
-    """9469 training and 3925 test images, or the part of them that is there.
+    """9469 training and 3925 test images, or a part of them.
 
     Raises:
         MissingDataError: if neither folder nor archive is in `root`.
-        CorruptDataError: if the archive is damaged, or the folder does not hold the same classes twice, with images.
+        CorruptDataError: if the archive is damaged, a split has no images, or the splits differ in their classes.
     """
     for place in places(root, "imagenette2*", CHECKSUMS):
         for folder in sorted(place.glob("imagenette2*")):

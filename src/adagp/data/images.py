@@ -1,4 +1,4 @@
-"""Images that stay in their files until a batch needs them, for data sets that no memory holds."""
+"""Images that stay in their files until a batch needs them, for data sets that do not fit into memory."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -12,14 +12,14 @@ from adagp.data.decoding import WORKERS, decode_batches
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Files seen as one uint8 tensor (N, 3, size, size) that is read batch by batch.
+    """Image files as one uint8 tensor (N, 3, size, size) that is read batch by batch.
 
     The shorter side is scaled to `size` and the centre kept. Threads decode a few batches ahead, in the order
     asked for.
 
     Attributes:
         paths: the files.
-        size: width and height they are brought to.
+        size: width and height after scaling.
         workers: threads that decode.
     """
 
@@ -35,12 +35,12 @@ class ImageFiles:
 
     @property
     def shape(self) -> torch.Size:
-        """As of a tensor of all of them."""
+        """Shape of the tensor of all images."""
         return torch.Size((len(self.paths), 3, self.size, self.size))
 
     @property
     def device(self) -> torch.device:
-        """Where `read` puts them."""
+        """Device of the tensors that `read` yields."""
         return torch.device("cpu")
 
     def first(self, limit: int | None) -> "ImageFiles":
@@ -52,7 +52,7 @@ class ImageFiles:
         return replace(self, size=size)
 
     def read(self, batches: Iterable[Tensor]) -> Iterator[Tensor]:
-        """The images of each batch of indices.
+        """Yield the images of each batch of indices.
 
         Raises:
             CorruptDataError: for a file that cannot be decoded, naming it.

@@ -11,7 +11,7 @@ from adagp.data.registry import register
 from adagp.data.translation import Pair, Translation
 
 SPLITS = {"train": "train", "val": "val", "test": "test_2016_flickr"}
-# Of the text, so that it does not matter how it was compressed.
+# Checksums of the text, so that the compression does not matter.
 SHA256 = {
     "train.en": "460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6",
     "train.de": "2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72",
@@ -20,7 +20,7 @@ SHA256 = {
     "test_2016_flickr.en": "399a4382932c1aadd3ceb9bef1008d388a64c76d4ae4e9d4728c6f4301cac182",
     "test_2016_flickr.de": "4be6b5b3236b79c25475c6bb829800a7ce559e9ba7a1f6c2394fe4d40be46d16",
 }
-_MAX_BYTES = 10_000_000  # five times the largest text: no file can fill the memory
+_MAX_BYTES = 10_000_000  # five times the largest text
 _SOURCE = "Get the files from https://github.com/multi30k/dataset (data/task1/raw)."
 
 

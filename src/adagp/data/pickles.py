@@ -1,8 +1,8 @@
-"""Pickles of plain values and arrays of whole numbers, read by a machine of our own that can do nothing else.
+"""A reader of pickles that hold plain values and integer arrays, and nothing else.
 
-A pickle is a program. Python's unpickler runs it: it calls what the pickle names, and it believes every number in it,
-so ten bytes can ask for gigabytes. Here no callable is ever looked up. Each opcode makes at most one value, and no
-value is larger than its bytes in the file.
+A pickle is a program. Python's unpickler calls whatever the pickle names and trusts every size in it, so ten bytes can
+ask for gigabytes. This reader looks up no callable. Each opcode makes at most one value, and no value is larger than
+its bytes in the file.
 """
 
 import math
@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-MAX_OPCODES = 1_000_000  # five times those of the largest CIFAR file; each costs up to a hundred bytes of memory
-_MAX_TEXT_BYTES = 4096  # module names, file names: a character may take four times its bytes
+MAX_OPCODES = 1_000_000  # five times the largest CIFAR file; each costs up to a hundred bytes of memory
+_MAX_TEXT_BYTES = 4096  # for module and file names; a character may take four times its bytes in memory
 _MAX_RANK = 8
 
 _RECONSTRUCT, _NDARRAY, _DTYPE = "_reconstruct", "ndarray", "dtype"
@@ -28,19 +28,19 @@ _INTEGERS = {f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)}
 
 
 class PickleError(ValueError):
-    """The pickle is damaged, or is more than plain values and arrays."""
+    """The pickle is damaged, or holds more than plain values and arrays."""
 
 
 @dataclass(frozen=True)
 class _Global:
-    """A name of numpy that stands in the pickle; it is never looked up."""
+    """A numpy name in the pickle; it is never looked up."""
 
     name: str
 
 
 @dataclass
 class _Type:
-    """A dtype under construction: its code, and its byte order once that is known."""
+    """A dtype under construction: its code, and its byte order once known."""
 
     code: str
     order: str = "|"
@@ -48,16 +48,16 @@ class _Type:
 
 @dataclass
 class _Array:
-    """An array under construction; a pickle first makes it and then fills it, while the memo may already know it."""
+    """An array under construction. A pickle makes it first and fills it later, and the memo may hold it in between."""
 
     value: "np.ndarray[Any, Any] | None" = None
 
 
 def loads(content: bytes) -> object:
-    """The value of a pickle.
+    """Read a pickle.
 
-    None, numbers, bytes, text, lists, tuples, dicts with bytes or text as keys, and numpy arrays of whole numbers are
-    understood, in protocols 2 to 4 as numpy writes them. Strings of Python 2 are bytes.
+    It may hold None, numbers, bytes, text, lists, tuples, dicts with bytes or text as keys, and integer numpy arrays,
+    in protocols 2 to 4 as numpy writes them. Strings of Python 2 become bytes.
 
     Raises:
         PickleError: if there is anything else, or the pickle is damaged.
@@ -66,7 +66,7 @@ def loads(content: bytes) -> object:
 
 
 class _Machine:
-    """The stack, the marks and the memo of pickle's virtual machine."""
+    """Pickle's virtual machine: stack, marks and memo."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -81,7 +81,7 @@ class _Machine:
             if code == _STOP:
                 return _finished(self._pop("STOP"))
             if code not in _OPCODES:
-                raise PickleError(f"opcode 0x{code:02x} is none that is needed for plain values and arrays")
+                raise PickleError(f"opcode 0x{code:02x} is not needed for plain values and arrays")
             name, act = _OPCODES[code]
             try:
                 act(self)
@@ -91,7 +91,7 @@ class _Machine:
                 raise PickleError(f"{name} cannot be done ({error})") from error
         raise PickleError(f"it has more than {MAX_OPCODES:,} opcodes")
 
-    # What is read from the file.
+    # Reading from the file.
 
     def _take(self, count: int) -> bytes:
         if not 0 <= count <= len(self._content) - self._place:
@@ -114,7 +114,7 @@ class _Machine:
             raise PickleError("a line in it has no end")
         return self._take(end + 1 - self._place)[:-1].decode("ascii")
 
-    # What is done with the stack.
+    # Stack operations.
 
     def _pop(self, name: str) -> Any:
         if len(self._stack) <= (self._marks[-1] if self._marks else 0):
@@ -155,7 +155,7 @@ class _Machine:
     def set_items(self, values: list[Any]) -> None:
         target = self._top("SETITEMS", dict)
         for key, value in zip(values[::2], values[1::2], strict=True):
-            # Hashing anything nested could take for ever, or overflow the stack of the process.
+            # Hashing nested values could hang, or overflow the stack of the process.
             if type(key) not in (bytes, str):
                 raise PickleError(f"a key is a {type(key).__name__}, neither bytes nor text")
             target[key] = value
@@ -170,7 +170,7 @@ class _Machine:
             raise PickleError(f"the memo has no {index}")
         self.push(self._memo[index])
 
-    # What stands for numpy.
+    # Numpy arrays and dtypes.
 
     def global_named(self, module: object, name: object) -> None:
         if type(module) is not str or type(name) is not str:
@@ -183,7 +183,7 @@ class _Machine:
         arguments, called = self._pop("REDUCE"), self._pop("REDUCE")
         match called, arguments:
             case _Global(name=name), tuple() if name == _RECONSTRUCT:
-                self.push(_Array())  # its arguments say nothing that its state does not say again
+                self.push(_Array())  # its state repeats its arguments
             case _Global(name=name), (str() | bytes() as code, *_) if name == _DTYPE:
                 self.push(_Type(code if isinstance(code, str) else code.decode("latin-1")))
             case _:
@@ -197,13 +197,13 @@ class _Machine:
             case _Array(), (int(), tuple() as shape, _Type() as dtype, fortran, bytes() as raw):
                 target.value = _array(shape, dtype, bool(fortran), raw)
             case _:
-                raise PickleError("BUILD finds no array of whole numbers")
+                raise PickleError("BUILD finds no integer array")
         self.push(target)
 
 
 def _array(shape: tuple[Any, ...], dtype: _Type, fortran: bool, raw: bytes) -> "np.ndarray[Any, Any]":
     if dtype.code not in _INTEGERS or dtype.order not in ("|", "<", ">", "="):
-        raise PickleError(f"an array has the type {dtype.code[:20]!r}, not whole numbers")
+        raise PickleError(f"an array has the type {dtype.code[:20]!r}, not integers")
     if len(shape) > _MAX_RANK or not all(type(size) is int and size >= 0 for size in shape):
         raise PickleError("an array has no proper shape")
     numpy_type = np.dtype(dtype.order + dtype.code)
@@ -213,7 +213,7 @@ def _array(shape: tuple[Any, ...], dtype: _Type, fortran: bool, raw: bytes) -> "
 
 
 def _finished(value: object) -> object:
-    """The value with its arrays in place, at the top and in a dict at the top: nobody writes them elsewhere."""
+    """Put the arrays in place, at the top level and in a dict at the top level; they occur nowhere else."""
     if isinstance(value, dict):
         return {key: _finished_array(item) for key, item in value.items()}
     return _finished_array(value)
@@ -224,7 +224,7 @@ def _finished_array(value: object) -> object:
 
 
 def _integer(line: str) -> int | bool:
-    """INT also writes what protocol 2 knows no opcode for: 00 and 01 are False and True."""
+    """Parse the argument of INT, in which 00 and 01 mean False and True."""
     return {"00": False, "01": True}[line] if line in ("00", "01") else int(line)
 
 

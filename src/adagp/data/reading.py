@@ -1,6 +1,6 @@
-"""Files read whole, but never more of them than a file of their kind can have: a few bytes of gzip can hold gigabytes.
+"""Reading whole files up to a limit, because a few bytes of gzip can hold gigabytes.
 
-Every limit is a named constant beside its reader, with room for several times the largest file known.
+Each reader names its limit, several times the size of the largest known file.
 """
 
 import gzip
@@ -13,23 +13,23 @@ _CHUNK = 1 << 20
 
 
 def read_limited(path: Path, max_bytes: int, remedy: str) -> bytes:
-    """The file's content, unpacked if its name ends in .gz.
+    """Read a file; one whose name ends in .gz is unpacked.
 
     Args:
         path: the file.
-        max_bytes: what no file of this kind exceeds, unpacked.
-        remedy: what to do about a file that cannot be used; the end of each message.
+        max_bytes: limit on the unpacked size.
+        remedy: what to do about an unusable file; it ends each message.
 
     Raises:
-        CorruptDataError: if it is larger, cannot be read, or is no regular file (reading a pipe would wait for ever).
+        CorruptDataError: if it is larger, cannot be read, or is not a regular file (reading a named pipe would block).
         PermissionError: if the user may not read it.
     """
     if not path.is_file():
-        raise CorruptDataError(f"{path}: is no regular file; {remedy}")
+        raise CorruptDataError(f"{path}: is not a regular file; {remedy}")
     content = bytearray()
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            # In pieces, since a gzip file may give any number of bytes for one read.
+            # In pieces, because gzip may return any number of bytes for one read.
             while len(content) <= max_bytes and (piece := file.read(_CHUNK)):
                 content += piece
     except PermissionError:
@@ -37,12 +37,12 @@ def read_limited(path: Path, max_bytes: int, remedy: str) -> bytes:
     except (OSError, EOFError, zlib.error) as error:
         raise CorruptDataError(f"{path}: cannot be read ({error}); {remedy}") from error
     if len(content) > max_bytes:
-        raise CorruptDataError(f"{path}: has more than {max_bytes:,} bytes, the most such a file may have; {remedy}")
+        raise CorruptDataError(f"{path}: has more than {max_bytes:,} bytes, the limit for such a file; {remedy}")
     return bytes(content)
 
 
 def decode_text(path: Path, content: bytes, remedy: str) -> str:
-    """The text of a file's content.
+    """Decode the content of a text file.
 
     Raises:
         CorruptDataError: if it is not UTF-8.
@@ -56,5 +56,5 @@ def decode_text(path: Path, content: bytes, remedy: str) -> str:
 
 
 def short(text: str) -> str:
-    """Enough of a text to find it by, quoted: what a damaged file calls a name may have a million characters."""
+    """The first 80 characters, quoted: a name in a damaged file may have a million."""
     return repr(text[:80]) + ("..." if len(text) > 80 else "")

@@ -1,4 +1,4 @@
-"""Data sets by name, whatever their task."""
+"""Registry of data sets of all tasks, by name."""
 
 import os
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _T = TypeVar("_T", DataSet, Translation, Detection)
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of a data set before it is loaded; `large_images` are too large for CIFAR forms."""
+    """A registered data set, before it is loaded; `large_images` need the ImageNet forms of networks."""
 
     name: str
     task: Task
@@ -39,16 +39,16 @@ _LOAD: dict[Task, str] = {
 def register(
     name: str, *, task: Task = "classification", summary: str = "", large_images: bool = False
 ) -> Callable[[_L], _L]:
-    """Make a loader known under `name`; it is given the data root, or None where the user named none.
+    """Register a loader under `name`. It receives the data root, or None if the user gave none.
 
     Args:
-        name: what recipes and commands call the set.
-        task: decides the form of what the loader returns: `DataSet`, `Translation` or `Detection`.
-        summary: what it is, in a line for people.
-        large_images: whether the ImageNet forms of networks suit them rather than those for CIFAR.
+        name: of the data set in recipes and commands.
+        task: determines what the loader must return: `DataSet`, `Translation` or `Detection`.
+        summary: a line for the list of data sets.
+        large_images: whether networks need their ImageNet form, not the one for CIFAR.
 
     Raises:
-        ValueError: if the name is taken, because silently replaced data would falsify later runs, or the task unknown.
+        ValueError: if the task is unknown, or the name is taken: silently replaced data would falsify later runs.
     """
     if task not in _LOAD:
         raise ValueError(f"task: must be one of {', '.join(_LOAD)}; got {task!r}")
@@ -63,12 +63,12 @@ def register(
 
 
 def names(task: Task | None = None) -> list[str]:
-    """The names known, sorted; those of one task only, if it is given."""
+    """Registered names, sorted; of one task only, if given."""
     return sorted(name for name, entry in _loaders.items() if task in (None, entry.task))
 
 
 def entry(name: str) -> Entry:
-    """What is known of the data set called `name` without loading it.
+    """The entry of a data set; nothing is loaded.
 
     Raises:
         ValueError: for an unknown name; the message lists the known ones.
@@ -79,32 +79,32 @@ def entry(name: str) -> Entry:
 
 
 def load(name: str, root: Path | None = None) -> DataSet:
-    """Load a data set for classification; nothing is ever downloaded.
+    """Load a data set for classification. Nothing is downloaded.
 
     Args:
         name: one of `names("classification")`.
-        root: folder that holds the files of the sets that no package carries; by default the environment's ADAGP_DATA.
+        root: folder with the files of data sets that no package ships; by default the environment variable ADAGP_DATA.
 
     Raises:
-        ValueError: for an unknown name, or one of another task; the message tells which there are, or what loads it.
-        MissingDataError: if files are not there; the message states the layout expected and where to get it.
-        CorruptDataError: if files are there but are not what they should be.
+        ValueError: for an unknown name, or one of another task; the message lists the names or the right function.
+        MissingDataError: if files are missing; the message states the expected layout and where to get them.
+        CorruptDataError: if files have wrong content.
     """
     return _load(name, root, "classification", DataSet)
 
 
 def load_translation(name: str, root: Path | None = None) -> Translation:
-    """Load a data set for translation; arguments and errors as of `load`."""
+    """Load a data set for translation; arguments and errors are those of `load`."""
     return _load(name, root, "translation", Translation)
 
 
 def load_detection(name: str, root: Path | None = None) -> Detection:
-    """Load a data set for detection; arguments and errors as of `load`."""
+    """Load a data set for detection; arguments and errors are those of `load`."""
     return _load(name, root, "detection", Detection)
 
 
 def load_any(name: str, root: Path | None = None) -> AnyDataSet:
-    """Load a data set of whatever task, for those who treat all alike; arguments and errors as of `load`."""
+    """Load a data set of any task; arguments and errors are those of `load`."""
     if root is None and os.environ.get("ADAGP_DATA"):
         root = Path(os.environ["ADAGP_DATA"])
     return entry(name).loader(root)
@@ -114,12 +114,12 @@ def _load(name: str, root: Path | None, task: Task, form: type[_T]) -> _T:
     found = entry(name).task
     if found != task:
         raise ValueError(
-            f"name: {name!r} is a data set for {found}, not for {task}: load it by data.{_LOAD[found]}, or take one of"
+            f"name: {name!r} is a data set for {found}, not for {task}: load it by data.{_LOAD[found]}, or use one of"
             f" {', '.join(names(task))}"
         )
     loaded = load_any(name, root)
     if not isinstance(loaded, form):
         raise TypeError(
-            f"loader: that of {name!r} gave a {type(loaded).__name__}; for {task} it must give a {form.__name__}"
+            f"loader: that of {name!r} returned a {type(loaded).__name__}; for {task} it must return a {form.__name__}"
         )
     return loaded

@@ -1,4 +1,4 @@
-"""Every data set that ships, registered, so that whoever asks for sets by name finds them all."""
+"""Registers every data set of this package."""
 
 from adagp.data import (  # noqa: F401 - each registers itself
     cifar10,

@@ -1,4 +1,4 @@
-"""Pascal VOC, objects of twenty classes in photographs, in the layout of its own kit (Everingham et al.)."""
+"""Pascal VOC, objects of twenty classes in photographs, in the layout of its development kit (Everingham et al.)."""
 
 import math
 from collections import Counter
@@ -23,11 +23,11 @@ CHECKSUMS = {
     "VOCtrainval_11-May-2012.tar": "6cd6e144f989b92b3379bac3b3de84fd",
     "voc2007-subset.tar.gz": "4d0226fb175c9a6c1be16a2841ac6ba61afdf13de1c93132835db8604aedea33",
 }
-MAX_LIST_BYTES = 1_000_000  # five times a list of every image of VOC 2012
-MAX_ANNOTATION_BYTES = 1_000_000  # forty times the largest of VOC 2012
-_MAX_DEPTH = 32  # elements in elements; VOC has four
-_MAX_NAME = 200  # characters; file systems end at 255, and a suffix is to come
-_MAX_SIDE = 65_535  # pixels; the most that a JPEG can have
+MAX_LIST_BYTES = 1_000_000  # five times the list of all images of VOC 2012
+MAX_ANNOTATION_BYTES = 1_000_000  # forty times the largest in VOC 2012
+_MAX_DEPTH = 32  # nested elements; VOC has four
+_MAX_NAME = 200  # characters; file systems allow 255, suffix included
+_MAX_SIDE = 65_535  # pixels; the limit of JPEG
 _REMEDY = "get the archive again"
 
 
@@ -44,19 +44,19 @@ def load_voc2012(root: Path | None = None) -> Detection:
 
 
 def load_voc(root: Path | None = None, *, year: int, train: str = "train", test: str = "val") -> Detection:
-    """The images and boxes of two of a year's splits; for the protocol of 2007 take `trainval` and `test`.
+    """Load two splits of a year; the protocol of 2007 uses `trainval` and `test`.
 
-    Images stay in their files. A split holds what its list names, so a part of the data set works as well as all of it.
+    Images stay in their files. A split holds the images that its list names, so a part of the data set works too.
 
     Args:
-        root: folder that holds `VOCdevkit`, or an archive of it; each split may lie in another archive.
+        root: folder with `VOCdevkit` or an archive of it; each split may be in another archive.
         year: of the challenge.
-        train: the list in `ImageSets/Main` to train on.
-        test: the one to test on.
+        train: list in `ImageSets/Main` of the training split.
+        test: list of the test split.
 
     Raises:
-        MissingDataError: if the lists are neither in `root` nor in an archive there.
-        CorruptDataError: if an archive is damaged, or an image or annotation is absent or is not what it should be.
+        MissingDataError: if a list is neither in `root` nor in an archive there.
+        CorruptDataError: if an archive is damaged, an image is absent, or an annotation is absent or invalid.
     """
     return Detection(
         name=f"voc{year}",
@@ -67,7 +67,7 @@ def load_voc(root: Path | None = None, *, year: int, train: str = "train", test:
 
 
 def _find(root: Path | None, year: int, split: str) -> tuple[Path, Path]:
-    """The folder of the year that has this split, and the split's list."""
+    """The folder of the year with this split, and the split's list."""
     for place in places(root, f"voc*{year}*", CHECKSUMS):
         folder = place / "VOCdevkit" / f"VOC{year}"
         if (found := folder / "ImageSets" / "Main" / f"{split}.txt").is_file():
@@ -88,9 +88,9 @@ def _read_split(folder: Path, listed: Path, split: str) -> tuple[BoxedImage, ...
     if not names:
         raise CorruptDataError(f"{listed}: names no image; {_REMEDY}")
     if (odd := next((name for name in names if not _is_name(name)), None)) is not None:
-        raise CorruptDataError(f"{listed}: {short(odd)} is no image's name in the split {split}; {_REMEDY}")
+        raise CorruptDataError(f"{listed}: {short(odd)} is not an image's name in the split {split}; {_REMEDY}")
     (first, times), *_ = Counter(names).most_common(1)
-    if times > 1:  # a test would count its objects as often
+    if times > 1:  # a test would count its objects twice
         raise CorruptDataError(f"{listed}: names {first!r} twice; {_REMEDY}")
     return tuple(_read_image(folder, name) for name in names)
 
@@ -100,7 +100,7 @@ def _is_name(text: str) -> bool:
 
 
 class _Annotation(ElementTree.TreeBuilder):
-    """Builds the tree of a plain document: entities can multiply, nesting has no end, and annotations need neither."""
+    """Builds the tree of a plain document: entities and deep nesting could exhaust the memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,9 +133,9 @@ def _read_image(folder: Path, name: str) -> BoxedImage:
         boxes = [_box(item, width, height) for item in objects]
         labels = [_label(item) for item in objects]
         difficult = [item.findtext("difficult", "0").strip() == "1" for item in objects]
-    # LookupError: the document names an encoding that does not exist.
+    # LookupError: the document names an unknown encoding.
     except (ElementTree.ParseError, ValueError, LookupError) as error:
-        raise CorruptDataError(f"{annotation}: is no annotation of Pascal VOC ({error}); get it again") from error
+        raise CorruptDataError(f"{annotation}: is not an annotation of Pascal VOC ({error}); get it again") from error
     return BoxedImage(
         path=image,
         boxes=torch.tensor(boxes, dtype=torch.float32).reshape(-1, 4),
@@ -147,19 +147,19 @@ def _read_image(folder: Path, name: str) -> BoxedImage:
 def _side(tree: ElementTree.Element, side: str) -> float:
     pixels = _number(tree, f"size/{side}")
     if not 1 <= pixels <= _MAX_SIDE:
-        raise ValueError(f"size/{side} is no number of pixels from 1 to {_MAX_SIDE}: {pixels:g}")
+        raise ValueError(f"size/{side} is not a number of pixels from 1 to {_MAX_SIDE}: {pixels:g}")
     return pixels
 
 
 def _label(item: ElementTree.Element) -> int:
     name = item.findtext("name", "").strip()
     if name not in CLASSES:
-        raise ValueError(f"{short(name)} is none of the {len(CLASSES)} classes")
+        raise ValueError(f"{short(name)} is not one of the {len(CLASSES)} classes")
     return CLASSES.index(name)
 
 
 def _box(item: ElementTree.Element, width: float, height: float) -> tuple[float, float, float, float]:
-    """Edges from 0, clipped to the image; the files count pixels from 1 and name the last one inside."""
+    """Edges from 0, clipped to the image. The files count pixels from 1 and state the last pixel inside."""
     x1, y1, x2, y2 = (_number(item, f"bndbox/{name}") for name in ("xmin", "ymin", "xmax", "ymax"))
     box = max(0.0, x1 - 1), max(0.0, y1 - 1), min(width, x2), min(height, y2)
     if not (box[0] < box[2] and box[1] < box[3]):
@@ -174,5 +174,5 @@ def _number(element: ElementTree.Element, path: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"{path} is no number: {short(text)}")
+        raise ValueError(f"{path} is not a number: {short(text)}")
     return number

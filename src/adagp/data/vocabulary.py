@@ -21,28 +21,27 @@ from adagp.data.reading import read_limited
 from adagp.files import write_atomically
 
 PAD, BEGIN, END = 0, 1, 2
-SPECIAL = 3  # tokens from here on stand for text: first the bytes, then the merges
+SPECIAL = 3  # tokens from here on are text: first the bytes, then the merges
 SMALLEST = SPECIAL + 256
-LARGEST = 1 << 20  # a text that wants more is no text
-MAX_PIECE_BYTES = 256  # no word is longer; without a limit, each of sixty merges could double the piece before
+LARGEST = 1 << 20
+MAX_PIECE_BYTES = 256  # longer than any word; without a limit, each of sixty merges could double a token
 MAX_FILE_BYTES = 32_000_000  # twice the largest vocabulary
-_REMEDY = "build it anew from the training text"
+_REMEDY = "build it again from the training text"
 _FORMAT = "adagp-vocabulary-1"
-# A word takes the space before it along, so that pieces put together are the text again, spaces included.
+# A word includes the space before it, so that joined tokens give the text back, spaces included.
 _WORDS = re.compile(r" ?\w+| ?[^\w\s]+|\s+")
 
 Merge = tuple[int, int]
 
 
 class Vocabulary:
-    """Pieces of words and their numbers; `PAD`, `BEGIN` and `END` are numbers that stand for no text.
+    """Tokens and their text; `PAD`, `BEGIN` and `END` have none.
 
     Args:
-        merges: for each piece beyond the bytes, the numbers of the two pieces it is made of; the first has number
-            `SMALLEST`.
+        merges: for each token beyond the bytes, the two tokens it joins; the first has number `SMALLEST`.
 
     Raises:
-        ValueError: if a piece is made of pieces that come later, or made twice, or is longer than `MAX_PIECE_BYTES`.
+        ValueError: if a token joins later tokens, occurs twice, or is longer than `MAX_PIECE_BYTES`.
     """
 
     def __init__(self, merges: Sequence[Merge] = ()) -> None:
@@ -51,15 +50,15 @@ class Vocabulary:
         self._pieces = [b""] * SPECIAL + [bytes([byte]) for byte in range(256)]
         for number, (left, right) in enumerate(self.merges, SMALLEST):
             if not (SPECIAL <= left < number and SPECIAL <= right < number) or (left, right) in self._ranks:
-                raise ValueError(f"merges: piece {number} is made of {left} and {right}, which cannot be")
+                raise ValueError(f"merges: token {number} cannot join {left} and {right}")
             if len(self._pieces[left]) + len(self._pieces[right]) > MAX_PIECE_BYTES:
-                raise ValueError(f"merges: piece {number} is longer than {MAX_PIECE_BYTES} bytes")
+                raise ValueError(f"merges: token {number} is longer than {MAX_PIECE_BYTES} bytes")
             self._ranks[left, right] = number
             self._pieces.append(self._pieces[left] + self._pieces[right])
         self._known: dict[str, list[int]] = {}
 
     def __len__(self) -> int:
-        """How many numbers there are, the special ones included."""
+        """Number of tokens, the special ones included."""
         return len(self._pieces)
 
     def __eq__(self, other: object) -> bool:
@@ -70,11 +69,11 @@ class Vocabulary:
 
     @classmethod
     def build(cls, sentences: Iterable[str], size: int) -> "Vocabulary":
-        """Learn from text.
+        """Learn a vocabulary.
 
         Args:
             sentences: the training text.
-            size: how many numbers there may be; fewer if no pair of pieces occurs twice.
+            size: maximum number of tokens; there are fewer if no further pair occurs twice.
 
         Raises:
             ValueError: if `size` is not in `SMALLEST`..`LARGEST`.
@@ -85,10 +84,10 @@ class Vocabulary:
         return cls(_learn(counts, size - SMALLEST))
 
     def encode(self, text: str) -> list[int]:
-        """The numbers of a text, without `BEGIN` and `END`.
+        """The tokens of a text, without `BEGIN` and `END`.
 
         Raises:
-            ValueError: if the text cannot be written in UTF-8 (it has half of a surrogate pair).
+            ValueError: if the text has no UTF-8 form (half of a surrogate pair).
         """
         numbers: list[int] = []
         for word in _WORDS.findall(text):
@@ -99,12 +98,12 @@ class Vocabulary:
         return numbers
 
     def decode(self, numbers: Iterable[int]) -> str:
-        """The text of the numbers up to the first `END`; special numbers stand for nothing.
+        """The text of tokens up to the first `END`; special tokens have no text.
 
-        A model may give bytes that are no text; each such place becomes one U+FFFD.
+        A model may produce invalid UTF-8; each such place becomes one U+FFFD.
 
         Raises:
-            ValueError: for a number that is not in 0..len.
+            ValueError: for a token that is not in 0..len - 1.
         """
         pieces = []
         for number in numbers:
@@ -116,7 +115,7 @@ class Vocabulary:
         return b"".join(pieces).decode(errors="replace")
 
     def save(self, path: Path) -> None:
-        """Write it as JSON, whole or not at all.
+        """Write the vocabulary as JSON, atomically.
 
         Raises:
             OSError: if the file cannot be written.
@@ -129,10 +128,10 @@ class Vocabulary:
         """Read what `save` wrote.
 
         Raises:
-            CorruptDataError: if the file holds no vocabulary.
+            CorruptDataError: if the file is not a vocabulary.
             OSError: if it is absent or may not be read.
         """
-        path.stat()  # an absent file is told as such
+        path.stat()  # FileNotFoundError for an absent file
         text = read_limited(path, MAX_FILE_BYTES, _REMEDY)
         try:
             content = json.loads(text)
@@ -140,15 +139,15 @@ class Vocabulary:
                 raise ValueError(f"its format is {content['format']!r}, not {_FORMAT!r}")
             merges = [(left, right) for left, right in content["merges"]]
             if len(merges) > LARGEST - SMALLEST or not all(type(number) is int for pair in merges for number in pair):
-                raise ValueError("merges: must be pairs of whole numbers, not too many")
+                raise ValueError(f"merges: must be pairs of integers, at most {LARGEST - SMALLEST:,}")
             return cls(merges)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise CorruptDataError(
-                f"{path}: holds no vocabulary ({type(error).__name__}: {error}); {_REMEDY}"
+                f"{path}: is not a vocabulary ({type(error).__name__}: {error}); {_REMEDY}"
             ) from error
 
     def _merge(self, word: str) -> list[int]:
-        """Apply the merges to a word, those learnt first first."""
+        """Apply the merges to a word, in the order they were learnt."""
         pieces = [SPECIAL + byte for byte in word.encode()]
         while len(pieces) > 1:
             ranked = [self._ranks.get(pair, len(self)) for pair in pairwise(pieces)]
@@ -160,10 +159,10 @@ class Vocabulary:
 
 
 def _replaced(pieces: list[int], pair: Merge, number: int) -> list[int]:
-    """The pieces with every occurrence of the pair, from the left, replaced by one number."""
+    """Replace each occurrence of the pair, from the left, by one token."""
     result: list[int] = []
     for piece in pieces:
-        # A number just made is never `pair[0]`, so no piece is used twice.
+        # The new token is never `pair[0]`, so no piece is used twice.
         if result and (result[-1], piece) == pair:
             result[-1] = number
         else:
@@ -172,9 +171,9 @@ def _replaced(pieces: list[int], pair: Merge, number: int) -> list[int]:
 
 
 def _learn(counts: Counter[str], wanted: int) -> list[Merge]:
-    """The most frequent pair, merged, and so on; among equals the pair of smaller numbers.
+    """Merge the most frequent pair again and again; ties go to the pair of smaller numbers.
 
-    Only words that hold a merged pair are counted anew, which makes thousands of merges a matter of seconds.
+    Only words with the merged pair are counted again, so that thousands of merges take seconds.
     """
     words = [[SPECIAL + byte for byte in word.encode()] for word in sorted(counts)]
     times = [counts[word] for word in sorted(counts)]
@@ -182,7 +181,7 @@ def _learn(counts: Counter[str], wanted: int) -> list[Merge]:
     where: defaultdict[Merge, set[int]] = defaultdict(set)
     for index, word in enumerate(words):
         _count(word, index, times[index], pairs, where)
-    # The heap may hold outdated counts; an entry counts only if it still agrees with `pairs`.
+    # The heap may hold outdated counts; an entry is valid only if it equals the count in `pairs`.
     heap = [(-count, pair) for pair, count in pairs.items()]
     heapify(heap)
     merges: list[Merge] = []
@@ -214,7 +213,7 @@ def _learn(counts: Counter[str], wanted: int) -> list[Merge]:
 def _count(
     word: list[int], index: int, times: int, pairs: Counter[Merge], where: defaultdict[Merge, set[int]]
 ) -> set[Merge]:
-    """Add a word's pairs (or with negative `times` take them away) and tell which they are."""
+    """Add a word's pairs to the counts, or subtract them if `times` is negative; return the pairs."""
     found = set()
     for pair in pairwise(word):
         pairs[pair] += times

@@ -1,8 +1,8 @@
 """Compiling a C++ file on first use, into a cache that several processes may share.
 
-No build step at installation: the machine that runs the code compiles it for its own processor, and one without a
-compiler falls back to torch. A library is its file's content followed by that content's digest, so that a damaged file
-is noticed before it is loaded, where it might end the process.
+There is no build step at installation: the machine that runs the code compiles it for its own processor, and without a
+compiler torch is used. A library file ends with the digest of its content, because loading a damaged one could crash
+the process. `torch.utils.cpp_extension` would need ninja and Python's headers.
 """
 
 import hashlib
@@ -24,17 +24,17 @@ _TIMEOUT_SECONDS = 120
 
 
 class CannotBuildError(RuntimeError):
-    """There is no library, with the cause and the remedy."""
+    """The library cannot be built; the message has the cause and the remedy."""
 
 
 def shared_library(source: Path) -> Path:
-    """The library compiled from `source`, compiled now unless the cache has it intact.
+    """The library compiled from `source`, from the cache if it is intact there.
 
     Raises:
-        CannotBuildError: No compiler was found, it failed, or the cache cannot be written.
+        CannotBuildError: if there is no compiler, it failed, or the cache cannot be written.
     """
     compiler = _compiler()
-    # What the compiler predefines tells its version and the processor: a home shared by unlike machines is safe.
+    # The predefined macros identify compiler and processor, so that different machines can share a home folder.
     identity = _run([*compiler, *_FLAGS, "-dM", "-E", "-x", "c++", os.devnull])
     key = hashlib.sha256(b"\0".join([source.read_bytes(), " ".join(_FLAGS).encode(), identity])).hexdigest()[:24]
     library = cache_folder() / f"{source.stem}-{key}.so"
@@ -47,7 +47,7 @@ def shared_library(source: Path) -> Path:
             _run([*compiler, *_FLAGS, str(source), "-o", str(fresh)])
             with fresh.open("ab") as file:
                 file.write(hashlib.sha256(fresh.read_bytes()).digest())
-            # Whoever else compiles the same at this moment arrives at the same file; the last one stays.
+            # Processes that compile at the same time write the same file; the last one stays.
             fresh.replace(library)
     except OSError as error:
         raise CannotBuildError(
@@ -63,7 +63,7 @@ def _compiler() -> list[str]:
         try:
             return shlex.split(named)
         except ValueError as error:
-            raise CannotBuildError(f"CXX={named!r} names no compiler ({error}); mend or unset it") from error
+            raise CannotBuildError(f"CXX={named!r} is not a command ({error}); correct or unset it") from error
     for name in _COMPILERS:
         if shutil.which(name):
             return [name]
@@ -71,12 +71,12 @@ def _compiler() -> list[str]:
 
 
 def _run(command: list[str]) -> bytes:
-    """What the command prints; CannotBuildError with the end of its complaint where it fails."""
+    """The output of a command; CannotBuildError with the end of its error output if it fails."""
     try:
         return subprocess.run(command, capture_output=True, check=True, timeout=_TIMEOUT_SECONDS).stdout
     except subprocess.CalledProcessError as error:
-        complaint = error.stderr.decode(errors="replace").strip()[-400:]
-        raise CannotBuildError(f"the C++ compiler {command[0]} failed: {complaint or error}") from error
+        stderr = error.stderr.decode(errors="replace").strip()[-400:]
+        raise CannotBuildError(f"the C++ compiler {command[0]} failed: {stderr or error}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CannotBuildError(f"the C++ compiler {command[0]} did not run: {error}") from error
 

@@ -1,4 +1,4 @@
-"""The fast path on a CPU: `topk.cpp`, compiled on first use."""
+"""The kernel for CPUs: `topk.cpp`, compiled on first use."""
 
 import ctypes
 import logging
@@ -37,7 +37,7 @@ _Function = Callable[..., int]
 
 @cache
 def _functions() -> dict[torch.dtype, _Function] | str:
-    """The compiled function for each type, or why there is none; settled once a process."""
+    """The compiled function for each type, or the reason why there is none; determined once per process."""
     if os.environ.get("ADAGP_NO_COMPILE", "0") not in ("", "0"):
         return "switched off by ADAGP_NO_COMPILE"
     try:
@@ -55,7 +55,7 @@ def _functions() -> dict[torch.dtype, _Function] | str:
 
 
 def why_not() -> str:
-    """Why this kernel cannot be used here; empty where it can. The first call may compile for a few seconds."""
+    """The reason why this kernel cannot be used, or an empty string. The first call may compile for a few seconds."""
     functions = _functions()
     return functions if isinstance(functions, str) else ""
 
@@ -63,7 +63,7 @@ def why_not() -> str:
 def weight_grad(x: Tensor, grad_output: Tensor, conv: Geometry, k: int) -> Tensor:
     """The weight gradient, summed in the same order whatever the number of threads.
 
-    It is laid out as torch's own convolution would: channels last where the input is.
+    Its memory layout is that of torch's own convolution: channels-last if the input is.
     """
     functions = _functions()
     if isinstance(functions, str):
@@ -91,7 +91,7 @@ def weight_grad(x: Tensor, grad_output: Tensor, conv: Geometry, k: int) -> Tenso
 
 
 def _with_one_step(tensor: Tensor) -> tuple[Tensor, int]:
-    """The tensor, copied only if it must be, with the one stride that leads from each pixel to the next."""
+    """The tensor, copied only if necessary, and its stride from one pixel to the next."""
     height, width = tensor.shape[2:]
     if width == 1:
         return tensor, tensor.stride(2)

@@ -1,7 +1,7 @@
-"""Portable and quicker than a convolution: each weight is a sum of input rows, which `embedding_bag` gathers and adds.
+"""The portable kernel, faster than a convolution: `embedding_bag` gathers and sums input rows.
 
-A row is what the input's channels of one group hold at one pixel. For one output channel and one kernel tap, each kept
-entry asks for one row; the rows of all samples, weighted by the entries, add up to the gradient at that tap.
+A row holds the input channels of one group at one pixel. For one output channel and one kernel tap, each kept entry
+selects one row. The sum of the rows of all samples, weighted by the entries, is the gradient at that tap.
 """
 
 import torch
@@ -13,11 +13,11 @@ from adagp.kernels.selection import select
 
 
 def weight_grad(x: Tensor, grad_output: Tensor, conv: Geometry, k: int) -> Tensor:
-    """The weight gradient by gathering rows; the same on any device torch has."""
+    """The weight gradient by gathering rows, on any device of torch."""
     samples, (channels, fan, kernel_height, kernel_width) = x.shape[0], conv.weight_shape
     (stride_y, stride_x), (dilation_y, dilation_x) = conv.stride, conv.dilation
     pad_y, pad_x = conv.padding
-    # Zeros around the input spare every test for borders. Padding an unpadded input would only copy it.
+    # Padding with zeros avoids tests for borders. An unpadded convolution needs no copy.
     padded = pad(x, (pad_x, pad_x, pad_y, pad_y)) if pad_y or pad_x else x
     height, width = padded.shape[2:]
     table = padded.permute(0, 2, 3, 1).reshape(samples * height * width * conv.groups, fan)
@@ -33,7 +33,7 @@ def weight_grad(x: Tensor, grad_output: Tensor, conv: Geometry, k: int) -> Tenso
     group = torch.arange(channels, device=device).div(channels // conv.groups, rounding_mode="floor").view(-1, 1, 1)
 
     bags = (channels * conv.taps, samples * positions.shape[2])
-    asked = (pixels.permute(1, 0, 2).reshape(channels, 1, -1) + taps) * conv.groups + group
-    weights = values.permute(1, 0, 2).reshape(channels, 1, -1).expand_as(asked)
-    sums = embedding_bag(asked.reshape(bags), table, mode="sum", per_sample_weights=weights.reshape(bags))
+    wanted = (pixels.permute(1, 0, 2).reshape(channels, 1, -1) + taps) * conv.groups + group
+    weights = values.permute(1, 0, 2).reshape(channels, 1, -1).expand_as(wanted)
+    sums = embedding_bag(wanted.reshape(bags), table, mode="sum", per_sample_weights=weights.reshape(bags))
     return sums.view(channels, kernel_height, kernel_width, fan).permute(0, 3, 1, 2)

@@ -1,4 +1,4 @@
-"""The options of a convolution, checked once so that no kernel has to."""
+"""The arguments of a convolution, checked once for all kernels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ def geometry(
     dilation: int | Sequence[int],
     groups: int,
 ) -> Geometry:
-    """The convolution with these arguments of `nn.Conv2d`; ValueError for one that cannot be."""
+    """The convolution with these arguments of `nn.Conv2d`; ValueError if they are impossible."""
     shape = tuple(int(extent) for extent in weight_shape)
     if len(shape) != 4 or min(shape) < 1:
         raise ValueError(
@@ -63,7 +63,7 @@ def geometry(
 
 
 def check_tensors(x: Tensor, grad_output: Tensor, conv: Geometry) -> None:
-    """ValueError where the tensors are not the input and the output gradient of this convolution."""
+    """Raise ValueError unless the tensors are the input and the output gradient of this convolution."""
     out_channels, channels_per_group = conv.weight_shape[:2]
     if x.dim() != 4:
         raise ValueError(f"input has shape {tuple(x.shape)}; it must be (samples, channels, height, width)")
@@ -96,7 +96,7 @@ def _pair(name: str, value: int | Sequence[int], least: int) -> Pair:
     if isinstance(value, str):
         raise ValueError(
             f"{name} is {value!r}; give it in numbers: 'valid' is 0, and 'same' is "
-            "dilation * (kernel - 1) / 2 where that is whole (pad the input yourself where it is not)"
+            "dilation * (kernel - 1) / 2 where that is an integer (else pad the input yourself)"
         )
     pair = (value, value) if isinstance(value, int) else tuple(value)
     if len(pair) != 2 or min(pair) < least:

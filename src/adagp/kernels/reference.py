@@ -1,4 +1,4 @@
-"""The definition: a dense convolution of the sparsified output gradient. Slow, and what every kernel is held to."""
+"""The definition: a dense convolution of the sparsified output gradient. Slow; every kernel is tested against it."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from adagp.kernels.selection import select
 
 
 def sparsify(grad_output: Tensor, k: int) -> Tensor:
-    """`grad_output` with the kept entries in their places and zeros elsewhere; all of it where k covers it."""
+    """`grad_output` with zeros in place of all but the kept entries; unchanged if k covers every position."""
     if k >= grad_output.shape[2] * grad_output.shape[3]:
         return grad_output
     positions, values = select(grad_output, k)
@@ -17,7 +17,7 @@ def sparsify(grad_output: Tensor, k: int) -> Tensor:
 
 
 def weight_grad(x: Tensor, grad_output: Tensor, conv: Geometry, k: int) -> Tensor:
-    """The weight gradient by torch's own convolution; exact where k covers every position."""
+    """The weight gradient by torch's own convolution; exact if k covers every position."""
     result: Tensor = conv2d_weight(
         x, conv.weight_shape, sparsify(grad_output, k), conv.stride, conv.padding, conv.dilation, conv.groups
     )

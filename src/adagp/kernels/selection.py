@@ -1,21 +1,21 @@
-"""Which output gradients are kept, and what they become, in plain torch."""
+"""Selection and scaling of the kept output gradients, in plain torch."""
 
 import torch
 from torch import Tensor
 
 CANCELLED = 10
-"""Where the kept entries' sum is this many times smaller than the sum of their magnitudes, they cancel."""
+"""The kept entries cancel if their sum is this many times smaller than the sum of their magnitudes."""
 
 
 def select(grad_output: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Per sample and channel, the k positions of largest magnitude and values whose sum is the channel's.
 
-    The kept values are scaled by true sum / kept sum. Where they cancel (see `CANCELLED`) that factor would explode,
-    and the missing sum is shared equally among them instead. Among equals the first position wins, so that every
-    kernel keeps the same entries.
+    The kept values are scaled by true sum / kept sum. If they cancel (see `CANCELLED`) that factor would explode, so
+    the missing sum is divided equally among them instead. Ties go to the first position, so that every kernel keeps the
+    same entries.
 
     Returns:
-        Positions and values, each `(samples, channels, kept)`; a position counts row by row.
+        Positions and values, each `(samples, channels, kept)`; positions count row by row.
     """
     flat = grad_output.flatten(2)  # (samples, channels, positions)
     if k == 1:

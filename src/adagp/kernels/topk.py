@@ -1,4 +1,4 @@
-"""The one entrance: check the arguments, choose the fastest kernel there is, call it."""
+"""The entry point: checks the arguments, chooses the fastest available kernel, calls it."""
 
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -10,12 +10,12 @@ from adagp.kernels import compiled, gather, reference
 from adagp.kernels.geometry import Geometry, check_tensors, geometry
 
 GPUS = ("cuda", "xpu")
-"""Types of device that Triton compiles for; torch calls AMD's `cuda`, too."""
+"""Device types that Triton compiles for; AMD's is `cuda` too."""
 Kernel = Callable[[Tensor, Tensor, Geometry, int], Tensor]
 
 
 def _triton(x: Tensor, grad_output: Tensor, conv: Geometry, k: int) -> Tensor:
-    from adagp.kernels import triton_kernel  # imports Triton, which takes a second and may not be there
+    from adagp.kernels import triton_kernel  # imports Triton, which takes a second and may be absent
 
     return triton_kernel.weight_grad(x, grad_output, conv, k)
 
@@ -42,29 +42,29 @@ def topk_weight_grad(
 ) -> Tensor:
     """The gradient of a Conv2d's weight from k output gradients per sample and channel.
 
-    Per sample and output channel the k entries of `grad_output` of largest magnitude stand for all: they are scaled so
-    that their sum is the channel's. With k = 1 this is algorithm 1 of the paper, and with every position the exact
-    gradient. Kept entries that nearly cancel (their sum is at most a tenth of the sum of their magnitudes) are not
-    scaled, as the factor would explode: each gets an equal share of what is missing instead.
+    Per sample and output channel, the k entries of `grad_output` of largest magnitude are kept and scaled so that their
+    sum is the channel's. With k = 1 this is algorithm 1 of the paper, and with every position the exact gradient. Kept
+    entries that nearly cancel (their sum is at most a tenth of the sum of their magnitudes) are not scaled, because the
+    factor would explode. The missing sum is divided equally among them instead.
 
-    Small k is the point: every entry costs one patch of the input, and dense convolutions are well tuned. On a CPU,
-    small layers were slower than dense from k = 4 on, large ones from k = 16.
+    Use a small k: every entry costs one patch of the input, and dense convolutions are well tuned. On a CPU, small
+    layers were slower than dense from k = 4 on, large ones from k = 16.
 
     A Linear is a convolution with a 1 x 1 kernel over `(samples, features, positions, 1)`.
 
     Args:
         input: `(samples, channels, height, width)`, in any memory layout.
-        grad_output: The gradient at the layer's output, of the same type and on the same device.
+        grad_output: The gradient at the layer's output, with the dtype and device of `input`.
         weight_shape: Output channels, input channels per group, kernel height and width.
-        stride: As in `nn.Conv2d`, like the next three.
-        padding: In numbers; a name such as 'same' is refused.
-        dilation: Distance of the kernel's taps.
-        groups: Groups of channels that do not mix.
-        k: Entries kept; more than there are positions means all.
+        stride: As in `nn.Conv2d`.
+        padding: As in `nn.Conv2d`, but a name such as 'same' is refused.
+        dilation: As in `nn.Conv2d`.
+        groups: As in `nn.Conv2d`.
+        k: Entries kept per sample and channel; a larger k than there are positions keeps all.
 
     Returns:
-        The gradient, shaped as the weight. Its type is the input's, or float32 for half precision, in which a sum over
-        a batch would lose too much: cast it to the weight's.
+        The gradient, in the shape of the weight. Its dtype is the input's, or float32 for half precision, in which a
+        sum over a batch would lose too much: cast it to the weight's.
     """
     conv = geometry(weight_shape, stride, padding, dilation, groups)
     check_tensors(input, grad_output, conv)
@@ -78,10 +78,10 @@ def topk_weight_grad(
 
 
 def choose_topk(grad_output: Tensor, *, k: int = 1) -> str:
-    """The name of the kernel that `topk_weight_grad` takes for such a gradient (see `topk_backends`)."""
+    """The name of the kernel that `topk_weight_grad` uses for such a gradient (see `topk_backends`)."""
     positions = grad_output.shape[2] * grad_output.shape[3]
     if k >= positions:
-        return "reference"  # nothing is left out, so that there is nothing to gain on a convolution
+        return "reference"  # every entry is kept, so a dense convolution is fastest
     if grad_output.device.type == "cpu" and not compiled.why_not():
         return "compiled"
     if grad_output.device.type in GPUS and not _why_no_triton():
@@ -90,7 +90,7 @@ def choose_topk(grad_output: Tensor, *, k: int = 1) -> str:
 
 
 def topk_backends() -> dict[str, str]:
-    """Each kernel's name, with an empty text where it can be used here and else the reason why not.
+    """The kernels by name, each with the reason why it cannot be used here, or an empty string.
 
     `reference` convolves densely, `gather` is plain torch, `compiled` is C++ for a CPU, `triton` is for GPUs. The first
     call may compile.

@@ -1,7 +1,7 @@
-"""The kernel for GPUs, as the paper's: one pass finds each channel's largest entry, another adds up input patches.
+"""The kernel for GPUs, like the paper's: one pass finds each channel's largest entry, another sums input patches.
 
-Tested in Triton's interpreter on CPU tensors, and compiled for NVIDIA and AMD; it has not run on a GPU yet, so its
-speed is unknown.
+The tests run it in Triton's interpreter on CPU tensors and compile it for NVIDIA and AMD. It has not run on a GPU yet,
+so its speed is unknown.
 """
 
 import torch
@@ -22,7 +22,7 @@ def _largest(
     grad, positions, values, channels, count, width,
     step_sample, step_channel, step_y, step_x, block: tl.constexpr,
 ):  # fmt: skip
-    """Per program one sample's channel: the first position of the largest magnitude, and the sum."""
+    """One channel of one sample per program: the first position of the largest magnitude, and the sum."""
     program = tl.program_id(0)
     source = grad + (program // channels).to(tl.int64) * step_sample + (program % channels) * step_channel
     lanes = tl.arange(0, block)
@@ -48,7 +48,7 @@ def _add_patches(
     height, width, out_width, stride_y, stride_x, pad_y, pad_x, dilation_y, dilation_x,
     step_sample, step_channel, step_y, step_x, at_once: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """Per program one output channel's gradient at one tap for some input channels, over all samples in order."""
+    """One output channel's gradient at one tap for a block of input channels per program, over all samples in order."""
     channel, tap = tl.program_id(0), tl.program_id(1)
     fans = tl.program_id(2) * block + tl.arange(0, block)
     columns = (channel // group_channels * fan + fans) * step_channel
@@ -70,7 +70,7 @@ def _add_patches(
 
 
 def weight_grad(x: Tensor, grad_output: Tensor, conv: Geometry, k: int) -> Tensor:
-    """The weight gradient; one program sums it over all samples in order, so that the result does not vary."""
+    """The weight gradient. One program sums over all samples in order, so that the result is deterministic."""
     samples, (channels, fan) = x.shape[0], conv.weight_shape[:2]
     k = min(k, grad_output.shape[2] * grad_output.shape[3])
     positions, values = _largest_entries(grad_output) if k == 1 else select(grad_output, k)

@@ -1,4 +1,4 @@
-"""The zoo: the papers' networks, one file per family, one registry."""
+"""The networks of the papers, by name."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""A small CNN for demonstrations: seconds per epoch on a CPU, yet with every kind of layer adagp covers first."""
+"""A small CNN for demonstrations: an epoch takes seconds on a CPU."""
 
 from torch import Tensor, nn
 
@@ -10,8 +10,7 @@ class SmallCNN(nn.Module):
     """Three convolutions and two linear layers, all with bias and without normalisation.
 
     Every weight and bias belongs to a layer whose gradient adagp can supply, so a GP batch trains the whole model.
-    In-place ReLUs are used on purpose: they are what users' models have. Takes images from 8x8 upwards: the last
-    pooling always ends at 2x2.
+    ReLUs are in place on purpose, as in users' models. Images may have any size from 8x8: the last pooling gives 2x2.
     """
 
     def __init__(self, *, num_classes: int = 10, in_channels: int = 3) -> None:

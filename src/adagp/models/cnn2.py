@@ -9,8 +9,8 @@ from adagp.models.registry import register
 class TwoLayerCNN(nn.Module):
     """Two 5x5 convolutions with 64 channels, two hidden linear layers (384, 192) and the classifier.
 
-    The paper gives no sizes; these are the usual ones of that net. Batch norm replaces local response normalisation,
-    as the paper says. The pooling before the linear layers ends at 8x8 for 32x32 images, and at 8x8 for all others.
+    The paper states no sizes; these are the usual ones of that net. Batch norm replaces local response normalisation,
+    as in the paper. The pooling before the linear layers gives 8x8 for images of any size.
     """
 
     def __init__(self, *, num_classes: int = 10, in_channels: int = 3) -> None:

@@ -12,7 +12,7 @@ _BOTTLENECK = 4
 
 
 class DenseLayer(nn.Module):
-    """Norm, ReLU, 1x1; norm, ReLU, 3x3: `growth` new channels from everything before them in the block."""
+    """Norm, ReLU, 1x1; norm, ReLU, 3x3: `growth` new channels from all previous ones of the block."""
 
     def __init__(self, in_channels: int, growth: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def _transition(in_channels: int, out_channels: int) -> nn.Sequential:
 
 
 def _stem(in_channels: int, width: int, *, imagenet: bool) -> OrderedDict[str, nn.Module]:
-    """On 32x32 images a 3x3 convolution alone, as in the paper; every layer after it begins with its own norm."""
+    """For 32x32 images a single 3x3 convolution, as in the paper; the next layer begins with its own norm."""
     if not imagenet:
         return OrderedDict(conv0=nn.Conv2d(in_channels, width, 3, padding=1, bias=False))
     return OrderedDict(

@@ -1,4 +1,4 @@
-"""The convolutions both Inception networks are made of."""
+"""The convolutions of both Inception networks."""
 
 from torch import Tensor, nn
 from torch.nn import functional

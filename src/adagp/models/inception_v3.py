@@ -12,7 +12,7 @@ from adagp.models.registry import IMAGENET, register
 
 
 class WithAuxiliary(NamedTuple):
-    """What a network with an auxiliary head returns while it trains."""
+    """The output of a network with an auxiliary head in training mode."""
 
     logits: Tensor
     aux_logits: Tensor
@@ -23,7 +23,7 @@ def _mean3(x: Tensor) -> Tensor:
 
 
 class InceptionA(nn.Module):
-    """Figure 5 of the paper: two 3x3 convolutions in place of a 5x5, though one 5x5 stayed in the published net."""
+    """Figure 5 of the paper: two 3x3 convolutions replace a 5x5; the published net kept one 5x5."""
 
     def __init__(self, in_channels: int, pool_features: int) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class InceptionA(nn.Module):
 
 
 class InceptionB(nn.Module):
-    """Halve height and width, figure 10; `padding` 1 keeps odd rests of small images."""
+    """Figure 10: halves height and width; `padding` 1 keeps the last row and column of odd sizes."""
 
     def __init__(self, in_channels: int, padding: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class InceptionB(nn.Module):
 
 
 class InceptionC(nn.Module):
-    """Rows and columns of 7 in place of 7x7, figure 6."""
+    """Figure 6: 1x7 and 7x1 convolutions replace 7x7."""
 
     def __init__(self, in_channels: int, width: int) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class InceptionC(nn.Module):
 
 
 class InceptionD(nn.Module):
-    """Halve height and width once more."""
+    """Halves height and width again."""
 
     def __init__(self, in_channels: int, padding: int) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class InceptionD(nn.Module):
 
 
 class InceptionE(nn.Module):
-    """Rows and columns of 3 side by side, figure 7."""
+    """Figure 7: parallel 1x3 and 3x1 convolutions."""
 
     def __init__(self, in_channels: int) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class InceptionE(nn.Module):
 
 
 class InceptionAux(nn.Module):
-    """The auxiliary classifier on the 17x17 positions, which regularises training and is not used afterwards."""
+    """The auxiliary classifier on the 17x17 feature map, which regularises training and is unused afterwards."""
 
     def __init__(self, in_channels: int, num_classes: int) -> None:
         super().__init__()
@@ -199,7 +199,7 @@ class InceptionV3(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Truncated normal of deviation 0.1 as in the published net, smaller where the auxiliary head ends."""
+        """Truncated normal with deviation 0.1 as in the published net, smaller in the auxiliary head's last layer."""
         deviations: dict[nn.Module, float] = {}
         if self.AuxLogits is not None:
             deviations = {self.AuxLogits.conv1.conv: 0.01, self.AuxLogits.fc: 0.001}
@@ -208,7 +208,7 @@ class InceptionV3(nn.Module):
                 nn.init.trunc_normal_(module.weight, std=deviations.get(module, 0.1), a=-2, b=2)
 
     def forward(self, images: Tensor) -> Tensor | WithAuxiliary:
-        """Map (N, C, H, W) to (N, num_classes) logits; with the auxiliary ones while the ImageNet form trains."""
+        """Map (N, C, H, W) to (N, num_classes) logits; the ImageNet form in training mode adds the auxiliary logits."""
         x = self.Conv2d_2b_3x3(self.Conv2d_2a_3x3(self.Conv2d_1a_3x3(images)))
         x = self.maxpool2(self.Conv2d_4a_3x3(self.Conv2d_3b_1x1(self.maxpool1(x))))
         x = self.Mixed_5d(self.Mixed_5c(self.Mixed_5b(x)))
@@ -220,7 +220,7 @@ class InceptionV3(nn.Module):
 
 
 def classification_loss(output: Tensor | WithAuxiliary, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """Cross-entropy of any classifier of the zoo; auxiliary logits count 0.4, as published."""
+    """Cross-entropy for any classifier here; auxiliary logits have weight 0.4, as published."""
     if isinstance(output, WithAuxiliary):
         main, auxiliary = (
             functional.cross_entropy(logits, labels, label_smoothing=label_smoothing) for logits in output

@@ -1,4 +1,4 @@
-"""Inception-V4, after Szegedy et al. (2017), figures 3 to 9; named as in timm, which has the published weights."""
+"""Inception-V4, after Szegedy et al. (2017), figures 3 to 9; modules are named as in timm."""
 
 from functools import partial
 
@@ -11,7 +11,7 @@ from adagp.models.registry import IMAGENET, register
 
 
 class Branches(nn.Module):
-    """Modules side by side: each sees the same input, and their channels are joined in the order given."""
+    """Parallel modules on the same input; their channels are concatenated in order."""
 
     def __init__(self, **branches: nn.Module) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Branches(nn.Module):
 
 
 class InceptionC(nn.Module):
-    """Rows and columns of 3 side by side, figure 6: branches that fork again."""
+    """Figure 6: parallel 1x3 and 3x1 convolutions in branches that fork again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class InceptionC(nn.Module):
 
 
 def _pooled(in_channels: int, out_channels: int) -> nn.Sequential:
-    """A mean over 3x3 that leaves padding out of the count, then 1x1."""
+    """3x3 average pooling that does not count padding, then 1x1."""
     return nn.Sequential(
         nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False), BasicConv2d(in_channels, out_channels, 1)
     )

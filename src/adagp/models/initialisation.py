@@ -1,13 +1,13 @@
-"""One initialisation for all convolutional networks of the zoo."""
+"""The initialisation of all convolutional networks here."""
 
 from torch import nn
 
 
 def he_normal(model: nn.Module) -> None:
-    """Draw convolutions as He et al. (2015) do, by fan-out, and linear layers small and normal.
+    """Initialise convolutions as He et al. (2015), by fan-out, and linear layers from a narrow normal distribution.
 
-    Fan-out keeps the variance of the *backward* signal steady through the depth, as usual for ResNets; norm
-    layers start as the identity, which is torch's default.
+    Fan-out preserves the variance of the *backward* signal through the depth, as usual for ResNets. Norm layers start
+    as the identity, torch's default.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):

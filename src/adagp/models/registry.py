@@ -1,4 +1,4 @@
-"""Networks by name and form, so that a recipe or a command line can say which one it trains."""
+"""Registry of networks by name and form, for recipes and commands."""
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -10,23 +10,23 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 CIFAR = "cifar"
-"""The form for 32x32 images, and the default where a network has it."""
+"""The form for 32x32 images; the default of networks that have it."""
 IMAGENET = "imagenet"
-"""The form of the published ImageNet networks, layer by layer and name by name."""
+"""The form of the published ImageNet networks, with their layers and names."""
 
 _B = TypeVar("_B", bound=Callable[..., nn.Module])
 
 
 @dataclass(frozen=True)
 class Form:
-    """One way in which a network is built.
+    """One variant of a network.
 
     Attributes:
-        builder: Builds the network, given every size by name.
-        sizes: What can be chosen, such as `num_classes`, and the value where nobody chooses.
-        inputs: Given every size by name, the shape of each argument of the forward for one sample; without the
-            batch, as (channels, height, width) for images and (words,) for text.
-        task: What the network is for: `classification`, `translation` or `detection`.
+        builder: Builds the network from every size by name.
+        sizes: The arguments, such as `num_classes`, and their defaults.
+        inputs: Maps every size by name to the shape of each argument of the forward, without the batch:
+            (channels, height, width) for images and (tokens,) for text.
+        task: `classification`, `translation` or `detection`.
     """
 
     builder: Callable[..., nn.Module]
@@ -47,13 +47,13 @@ def register(
     inputs: Callable[..., tuple[tuple[int, ...], ...]] | None = None,
     **sizes: int,
 ) -> Callable[[_B], _B]:
-    """Make a builder known under a name and form; works for a function and for a module class.
+    """Register a builder, a function or a module class, under a name and form.
 
     Args:
         name: The network's name.
-        form: The network's form; `build` takes the one registered first by default.
-        task: What it is for: `classification`, `translation` or `detection`.
-        pixels: Height and width of the images it is meant for.
+        form: The network's form; the one registered first is the default of `build`.
+        task: `classification`, `translation` or `detection`.
+        pixels: Height and width of the images it was designed for.
         inputs: Shapes of the forward's arguments, for networks that do not take one batch of images.
         **sizes: Default values, also of sizes beyond `num_classes` (10) and `in_channels` (3). A network that takes
             no images has only those given here.
@@ -80,12 +80,12 @@ def register(
 
 
 def names(task: str | None = None) -> list[str]:
-    """The names `build` knows, sorted; those for one task only, if it is given."""
+    """Registered names, sorted; of one task only, if given."""
     return sorted({name for (name, _), form in _builders.items() if task in (None, form.task)})
 
 
 def task(name: str) -> str:
-    """What a network is for: `classification`, `translation` or `detection`.
+    """The task of a network: `classification`, `translation` or `detection`.
 
     Raises:
         ValueError: for an unknown name.
@@ -106,7 +106,7 @@ def forms(name: str) -> list[str]:
 
 
 def sizes(name: str, form: str | None = None) -> dict[str, int]:
-    """What can be chosen when building a network, with the default values.
+    """The sizes that `build` accepts for a network, with their defaults.
 
     Raises:
         ValueError: for an unknown name or form.
@@ -119,7 +119,7 @@ def build(name: str, form: str | None = None, **sizes: int) -> nn.Module:
 
     Args:
         name: One of `names()`.
-        form: One of `forms(name)`; `cifar` where the network has it and nothing else is said.
+        form: One of `forms(name)`; by default `cifar` if the network has it.
         **sizes: Any of `sizes(name, form)`: `num_classes` and `in_channels` of an image classifier.
 
     Raises:
@@ -132,7 +132,7 @@ def build(name: str, form: str | None = None, **sizes: int) -> nn.Module:
 
 
 class _DrawNothing(TorchFunctionMode):
-    """Initialisation without numbers to draw: on the meta device torch takes seconds to do nothing."""
+    """Skips random initialisation, for which torch takes seconds even on the meta device."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -145,10 +145,9 @@ class _DrawNothing(TorchFunctionMode):
 
 
 def example_inputs(name: str, form: str | None = None, *, batch: int = 1, **sizes: int) -> tuple[Tensor, ...]:
-    """Arguments the forward of `build(name, form, **sizes)` takes, all zero: for tracing shapes, on any device.
+    """Arguments for the forward of `build(name, form, **sizes)`, for tracing shapes.
 
-    Images are floating point, words are integers (the index 1, as 0 is padding); torch's default device decides
-    where they live.
+    Images are zeros, tokens are ones because 0 is padding. They are on torch's default device.
     """
     found = _find(name, form)
     shapes = found.inputs(**_complete(name, found, sizes))

@@ -11,7 +11,7 @@ _EXPANSION = 4
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions beside a shortcut, which is a projection where the shape changes.
+    """1x1, 3x3 and 1x1 convolutions with a shortcut, which is a projection if the shape changes.
 
     The 3x3 convolution has the stride, not the first 1x1 as in the paper: what is known as ResNet v1.5, and what the
     published weights are for.

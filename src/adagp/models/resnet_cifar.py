@@ -10,7 +10,7 @@ from adagp.models.registry import register
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut of option A: subsample, and pad the new channels with zeros.
+    """Two 3x3 convolutions with a shortcut of option A: subsample, and pad the new channels with zeros.
 
     Option A has no parameters; it is what the paper uses on CIFAR, and gives ResNet-20 its 0.27 M.
     """

@@ -1,4 +1,4 @@
-"""Every network that ships, registered, so that whoever asks for networks by name finds them all."""
+"""Registers every network of this package."""
 
 from adagp.models import (  # noqa: F401 - each registers itself
     cnn,

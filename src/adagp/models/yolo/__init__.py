@@ -1,4 +1,4 @@
-"""YOLO-v3: the network, what its output means as boxes, and its loss."""
+"""YOLO-v3: the network, the decoding of its output to boxes, and its loss."""
 
 from adagp.models.yolo.boxes import Detections, decode, detect, iou, nms
 from adagp.models.yolo.loss import answers, loss, targets

@@ -1,7 +1,7 @@
-"""From raw predictions to boxes, and from many boxes to a few.
+"""Decoding of raw predictions to boxes, and non-maximum suppression.
 
-Boxes are shares of the image, 0 to 1, so that they hold for any size: `centre` boxes are x, y, width, height, `corner`
-boxes left, top, right, bottom.
+Boxes are fractions of the image, 0 to 1, and so independent of its size. A `centre` box is x, y, width, height; a
+`corner` box is left, top, right, bottom.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ _ANCHOR_IMAGE = 416
 
 @dataclass(frozen=True)
 class Grid:
-    """Where each of P predictions of an image stands, coarse scale first.
+    """Positions of the P predictions of an image, coarse scale first.
 
     Attributes:
         cells: Column and row of its cell, (P, 2).
-        sizes: How many columns and rows its scale has, (P, 2).
-        anchors: Width and height of its anchor as shares of the image, (P, 2).
+        sizes: Columns and rows of its scale, (P, 2).
+        anchors: Width and height of its anchor as fractions of the image, (P, 2).
     """
 
     cells: Tensor
@@ -36,7 +36,7 @@ class Grid:
 
 
 class Detections(NamedTuple):
-    """The objects found in one image, the surest first: corner boxes (K, 4), scores (K,) and classes (K,)."""
+    """Objects found in one image, by descending score: corner boxes (K, 4), scores (K,) and classes (K,)."""
 
     boxes: Tensor
     scores: Tensor
@@ -44,20 +44,20 @@ class Detections(NamedTuple):
 
 
 def anchor_shares(device: torch.device | None = None) -> Tensor:
-    """All anchors as shares of the image, (scales, anchors, 2).
+    """All anchors as fractions of the image, (scales, anchors, 2).
 
-    An image of another size has the same anchors in shares: a smaller copy of a picture has smaller objects.
+    The fractions hold for images of any size, because objects scale with their image.
     """
     return torch.tensor(ANCHORS, dtype=torch.float32, device=device) / _ANCHOR_IMAGE
 
 
 def flatten(outputs: Sequence[Tensor]) -> Tensor:
-    """The predictions of all scales in a row: (N, P, 5 + classes)."""
+    """Concatenate the predictions of all scales: (N, P, 5 + classes)."""
     return torch.cat([output.flatten(1, 3) for output in outputs], 1)
 
 
 def grid(outputs: Sequence[Tensor]) -> Grid:
-    """Where the predictions that `flatten` lines up stand."""
+    """Positions of the predictions in the order of `flatten`."""
     device = outputs[0].device
     cells, sizes, anchors = [], [], []
     for output, shares in zip(outputs, anchor_shares(device), strict=True):
@@ -72,7 +72,7 @@ def grid(outputs: Sequence[Tensor]) -> Grid:
 
 
 def centre_boxes(raw: Tensor, where: Grid) -> Tensor:
-    """Centre boxes (N, P, 4) of flat raw predictions: sigmoids move within a cell, exponentials stretch an anchor."""
+    """Centre boxes (N, P, 4) of flat raw predictions: sigmoids shift within a cell, exponentials scale an anchor."""
     centre = (raw[..., :2].sigmoid() + where.cells) / where.sizes
     return torch.cat((centre, where.anchors * raw[..., 2:4].exp()), -1)
 
@@ -84,7 +84,7 @@ def corners(centred: Tensor) -> Tensor:
 
 
 def decode(outputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Corner boxes (N, P, 4) within the image, and the score of each class (N, P, classes), of raw predictions."""
+    """Decode raw predictions to corner boxes (N, P, 4) within the image and class scores (N, P, classes)."""
     raw = flatten(outputs)
     boxes = corners(centre_boxes(raw, grid(outputs))).clamp(0, 1)
     return boxes, raw[..., 4:5].sigmoid() * raw[..., 5:].sigmoid()
@@ -101,28 +101,28 @@ def iou(first: Tensor, second: Tensor) -> Tensor:
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    """Non-maximum suppression: indices of the boxes to keep, the surest first.
+    """Non-maximum suppression: indices of the boxes to keep, by descending score.
 
-    A box goes when a surer one that stays overlaps it by more than the threshold.
+    A box is dropped if a kept one of higher score overlaps it by more than the threshold.
     """
     order = scores.argsort(descending=True, stable=True)
     overlaps = iou(boxes[order], boxes[order]) > iou_threshold
-    gone = [False] * len(order)
+    dropped = [False] * len(order)
     kept = []
     for place, row in enumerate(overlaps.tolist()):
-        if not gone[place]:
+        if not dropped[place]:
             kept.append(place)
-            gone = [before or now for before, now in zip(gone, row, strict=True)]
+            dropped = [before or now for before, now in zip(dropped, row, strict=True)]
     return order[torch.tensor(kept, dtype=torch.long, device=order.device)]
 
 
 def detect(
     outputs: Sequence[Tensor], *, score_threshold: float = 0.05, iou_threshold: float = 0.5, limit: int = 100
 ) -> list[Detections]:
-    """The objects in each image: scores above a threshold, then non-maximum suppression within each class.
+    """Detect objects in each image: scores above a threshold, then non-maximum suppression within each class.
 
-    At most ten times `limit` candidates, the surest ones, are compared with each other: an untrained network is unsure
-    of everything, and comparing thousands of boxes would take minutes.
+    Only the 10 * `limit` candidates of highest score are compared with each other. An untrained network has thousands
+    of candidates, whose comparison would take minutes.
     """
     found = []
     for boxes, scores in zip(*decode(outputs), strict=True):
@@ -130,7 +130,7 @@ def detect(
         value = scores[place, label]
         best = value.topk(min(len(value), 10 * limit)).indices
         place, label, value = place[best], label[best], value[best]
-        # Moved apart by class, boxes of different classes never overlap: the image is 1 wide.
+        # An offset per class keeps boxes of different classes from overlapping: the image has width 1.
         kept = nms(boxes[place] + 2.0 * label[:, None], value, iou_threshold)[:limit]
         found.append(Detections(boxes[place[kept]], value[kept], label[kept]))
     return found

@@ -9,11 +9,11 @@ from torch.nn import functional
 from adagp.models.yolo.boxes import Grid, anchor_shares, centre_boxes, corners, flatten, grid, iou
 
 _IGNORED = 0.5
-"""A prediction that overlaps an object by more, though another one answers for it, is neither right nor wrong."""
+"""A prediction that is not responsible for an object but overlaps it by more than this has no objectness loss."""
 
 
 def targets(owners: Tensor, labels: Tensor, boxes: Tensor, size: tuple[int, int]) -> Tensor:
-    """The rows `loss` takes, (M, 6), from the lists in which data sets give objects.
+    """Convert the objects of a `DetectionBatch` to the rows that `loss` takes, (M, 6).
 
     Args:
         owners: Index of the image in the batch that each object is in, (M,).
@@ -27,12 +27,12 @@ def targets(owners: Tensor, labels: Tensor, boxes: Tensor, size: tuple[int, int]
 
 
 def answers(outputs: Sequence[Tensor], targets: Tensor) -> Tensor:
-    """The raw predictions (M, 5 + classes) that answer for the objects: `[:, 5:].argmax(1)` are their classes.
+    """The raw predictions (M, 5 + classes) responsible for the objects; `[:, 5:].argmax(1)` are their classes.
 
     Args:
-        outputs: What the network returns.
-        targets: One row per object, (M, 6): index of the image in the batch, class, and its centre box as shares of
-            the image (x, y, width, height).
+        outputs: The network's output.
+        targets: One row per object, (M, 6): index of the image in the batch, class, and its centre box as
+            fractions of the image (x, y, width, height).
     """
     return flatten(outputs)[targets[:, 0].long(), _places(outputs, targets)]
 
@@ -40,16 +40,16 @@ def answers(outputs: Sequence[Tensor], targets: Tensor) -> Tensor:
 def loss(outputs: Sequence[Tensor], targets: Tensor) -> Tensor:
     """The sum over all predictions of an image, averaged over the batch.
 
-    For each object one prediction answers: that of the anchor most like it in shape, in the cell of its centre. All
-    others shall say "nothing", unless they overlap an object well. Small boxes weigh up to twice as much, as an error
-    of a pixel is larger for them.
+    One prediction is responsible for each object: that of the anchor closest in shape, in the cell of its centre. All
+    others should predict no object, unless they overlap one by more than half. Small boxes weigh up to twice as much,
+    because an error of one pixel is larger for them.
 
     Args:
-        outputs: What the network returns.
-        targets: Objects of all images, as `answers` takes them; (0, 6) where there are none.
+        outputs: The network's output.
+        targets: Objects of all images, as in `answers`; (0, 6) for no objects.
 
     Raises:
-        ValueError: for targets that are no such rows.
+        ValueError: for invalid targets.
     """
     raw, where = flatten(outputs), grid(outputs)
     _check(targets, images=raw.shape[0], classes=raw.shape[2] - 5)
@@ -73,7 +73,7 @@ def loss(outputs: Sequence[Tensor], targets: Tensor) -> Tensor:
 
 
 def _places(outputs: Sequence[Tensor], targets: Tensor) -> Tensor:
-    """For each object the place, among an image's flat predictions, of the one that answers for it."""
+    """For each object, the index of the responsible one among an image's flat predictions."""
     anchors = anchor_shares(targets.device)
     size = targets[:, None, 4:]
     common = torch.minimum(size, anchors.flatten(0, 1)).prod(-1)
@@ -110,4 +110,4 @@ def _check(targets: Tensor, *, images: int, classes: int) -> None:
         if ((values < 0) | (values >= count)).any():
             raise ValueError(f"targets: column {column} must name one of {count} {name}, counted from 0")
     if ((targets[:, 2:4] < 0) | (targets[:, 2:4] > 1)).any() or (targets[:, 4:] <= 0).any():
-        raise ValueError("targets: boxes must be x, y, width, height as shares of the image, the last two positive")
+        raise ValueError("targets: boxes must be x, y, width, height as fractions of the image, the last two positive")

@@ -11,7 +11,7 @@ from adagp.models.yolo.boxes import ANCHORS
 
 _STRIDE = 32
 _PRIOR = 0.01
-"""How likely an object is before anything was learned: nearly all of thousands of predictions are of background."""
+"""Initial objectness: nearly all of the thousands of predictions are background."""
 
 
 class ConvUnit(nn.Module):
@@ -66,7 +66,7 @@ class Darknet53(nn.Module):
 
 
 class Scale(nn.Module):
-    """Predictions at one scale: five convolutions that a finer scale may use too, one more, and the linear end."""
+    """Predictions at one scale: five convolutions shared with the finer scale, one more, and a linear output."""
 
     def __init__(self, in_channels: int, channels: int, outputs: int) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Scale(nn.Module):
         self.predict = nn.Conv2d(2 * channels, outputs, 1)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Map (N, in, H, W) to what a finer scale uses (N, channels, H, W), and to predictions (N, outputs, H, W)."""
+        """Map (N, in, H, W) to features for the finer scale (N, channels, H, W) and predictions (N, outputs, H, W)."""
         shared = self.body(x)
         return shared, self.predict(self.last(shared))
 
@@ -94,7 +94,7 @@ def _image(*, in_channels: int, **_: int) -> tuple[tuple[int, ...], ...]:
 class YoloV3(nn.Module):
     """Darknet-53 and three scales of three anchors each, for images of any height and width that 32 divides.
 
-    Convolutions start by He et al. with fan-in for the leaky ReLU, and objectness at a chance of 1 in 100.
+    Convolutions are initialised as He et al. with fan-in for the leaky ReLU, and objectness to 1 in 100.
     """
 
     def __init__(self, *, num_classes: int, in_channels: int = 3) -> None:
@@ -130,7 +130,9 @@ class YoloV3(nn.Module):
         """
         height, width = images.shape[2:]
         if height % _STRIDE or width % _STRIDE:
-            raise ValueError(f"images: {height}x{width} is not a multiple of {_STRIDE} each way: resize or pad them")
+            raise ValueError(
+                f"images: height and width must be multiples of {_STRIDE}, got {height}x{width}: resize or pad"
+            )
         fine, middle, coarse = self.backbone(images)
         shared, of_coarse = self.coarse(coarse)
         shared, of_middle = self.middle(torch.cat((_twice(self.to_middle(shared)), middle), 1))
