@@ -1,4 +1,4 @@
-"""Small archives and images made by the tests."""
+"""Small archives and images made by the tests, and a check that several tests share."""
 
 import io
 import tarfile
@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from PIL import Image
+
+from adagp import data
 
 
 def member(name: str, size: int = 0, **fields: Any) -> tarfile.TarInfo:
@@ -42,3 +45,12 @@ def picture(width: int, height: int, seed: int = 0, form: str = "PNG", mode: str
     buffer = io.BytesIO()
     image.convert(mode).save(buffer, form)
     return buffer.getvalue()
+
+
+def check_constants(dataset: data.DataSet) -> None:
+    """Mean, deviation and shape are those of the images."""
+    pixels = dataset.train.images.double() / 255
+    assert pixels.mean((0, 2, 3)).tolist() == pytest.approx(dataset.mean, abs=1e-3)
+    assert pixels.std((0, 2, 3)).tolist() == pytest.approx(dataset.std, abs=1e-3)
+    assert dataset.train.images.shape[1:] == (dataset.channels, dataset.size, dataset.size)
+    assert dataset.test.images.shape[1:] == (dataset.channels, dataset.size, dataset.size)

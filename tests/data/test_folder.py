@@ -156,13 +156,6 @@ def test_missing_folders_state_layout_and_source(tmp_path: Path, name: str, text
         assert text.removeprefix("ROOT/imagenette2-320") in str(caught.value)
 
 
-def test_images_in_memory_keep_their_size() -> None:
-    dataset = data.load("digits")
-    assert dataset.resized(8) is dataset
-    with pytest.raises(ValueError, match="size: the images of 'digits' are 8 pixels wide"):
-        dataset.resized(16)
-
-
 @pytest.mark.parametrize(("size", "workers", "named"), [(0, 1, "size"), (8, 0, "workers")])
 def test_impossible_image_files_are_refused(size: int, workers: int, named: str) -> None:
     with pytest.raises(ValueError, match=named):
