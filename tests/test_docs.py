@@ -5,11 +5,14 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+
+import adagp
 
 ROOT = Path(__file__).parents[1]
 PAGES = [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if path.is_file()]
@@ -76,6 +79,16 @@ def test_the_site_renders_without_a_broken_link(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "results" / "index.html").is_file()
+    page = (tmp_path / "site" / "reference" / "index.html").read_text(encoding="utf-8")
+    absent = [name for name in _public_names() if not re.search(rf'id="(\w+\.)+{name}"', page)]
+    assert not absent, "docs/reference.md leaves these out"
+
+
+def _public_names() -> Iterator[str]:
+    """What the package and its public modules offer."""
+    for name in adagp.__all__:
+        yield name
+        yield from getattr(getattr(adagp, name), "__all__", ())
 
 
 def test_blocks_share_a_namespace_and_failures_show_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
