@@ -91,6 +91,19 @@ def _public_names() -> Iterator[str]:
         yield from getattr(getattr(adagp, name), "__all__", ())
 
 
+def test_lines_are_short_enough_to_read() -> None:
+    for path in (*PAGES, ROOT / "CONTRIBUTING.md"):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            assert len(line) <= 120 or line.startswith(("|", "![")), f"{path}:{number}: more than 120 characters"
+
+
+def test_the_drawing_names_every_package() -> None:
+    drawing = (ROOT / "docs" / "architecture-packages.svg").read_text(encoding="utf-8")
+    packages = {folder.name for folder in (ROOT / "src" / "adagp").iterdir() if (folder / "__init__.py").is_file()}
+    named = {name.split(".")[0] for name in re.findall(r'font-weight="bold"[^>]*>([\w.]+)<', drawing)}
+    assert packages <= named
+
+
 def test_blocks_share_a_namespace_and_failures_show_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.md"
     page.write_text("# T\n```python\na = 1\n```\n```sh\nfalse\n```\n- x\n\n    ```python\n    assert a == 1\n    ```\n")
