@@ -32,6 +32,7 @@ def checksum(model: nn.Module) -> str:
 
 def train() -> None:
     """What every rank runs."""
+    torch.set_num_threads(1)  # the ranks share the cores
     rank = distributed.get_rank()
     torch.manual_seed(0)  # the same first weights everywhere
     network = nn.Sequential(
@@ -70,7 +71,6 @@ def spawned(rank: int, rendezvous: str) -> None:
 
 def main() -> None:
     """Join torchrun's ranks where it started this process; start some otherwise."""
-    torch.set_num_threads(1)
     if "RANK" in os.environ:
         distributed.init_process_group("gloo")
         train()

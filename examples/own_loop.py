@@ -73,7 +73,7 @@ class Training:
         self.model.eval()
         images, labels = TEST
         with torch.no_grad():
-            return (self.model(images).argmax(1) == labels).float().mean().item()
+            return float((self.model(images).argmax(1) == labels).float().mean())
 
     def save(self, path: Path, epoch: int) -> None:
         """Save what a resumed run needs: `gp.state_dict()` goes next to the model's and the optimizer's."""

@@ -71,7 +71,7 @@ class Halved(PaperPredictor):
             yield None if rows is None else halve(rows)
 
 
-def train(source: str, predictor: str | None) -> tuple[AdaGP, Tensor]:
+def train(source: str, predictor: str | None) -> tuple[AdaGP, Tensor | None]:
     """Sixty batches in which the GP batches use `source`; returns the AdaGP and the last loss."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 3))
