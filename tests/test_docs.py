@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from unittest import mock
 
 import pytest
 import torch
@@ -34,9 +35,17 @@ def _blocks(text: str) -> list[tuple[int, str]]:
 
 
 def _run_page(path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Run a page's blocks in one namespace, as a reader does from top to bottom; returns how many there were."""
+    """Run a page's blocks in one namespace, as a reader does from top to bottom; returns how many there were.
+
+    What a page writes into the environment is gone afterwards: a later test would start its processes with it.
+    """
     module = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", module)
+    with mock.patch.dict(os.environ):
+        return _run_blocks(path, module)
+
+
+def _run_blocks(path: Path, module: ModuleType) -> int:
     blocks = _blocks(path.read_text(encoding="utf-8"))
     for offset, source in blocks:
         # Blank lines in front make a traceback show the page's own line numbers.
@@ -89,6 +98,13 @@ def _public_names() -> Iterator[str]:
     for name in adagp.__all__:
         yield name
         yield from getattr(getattr(adagp, name), "__all__", ())
+
+
+def test_a_page_leaves_the_environment_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text('```python\nimport os\n\nos.environ["ADAGP_OF_A_PAGE"] = "1"\n```\n')
+    _run_page(page, monkeypatch)
+    assert "ADAGP_OF_A_PAGE" not in os.environ
 
 
 def test_lines_are_short_enough_to_read() -> None:
