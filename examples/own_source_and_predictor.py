@@ -2,12 +2,12 @@
 
     python examples/own_source_and_predictor.py
 
-The source, `fading`, supplies the last true gradient, and halves it each time it is used. The predictor, `halved`, is
-the paper's network with its output divided by two. Both train the same small network in the GP batches of a schedule
-with two GP batches for each BP batch.
+The source, `fading`, supplies the last true gradient, and halves it each time it is used. The predictor,
+`backward-map`, sees a layer's input and the gradient of the loss at the model's output, and so the labels. Both train
+the same small network in the GP batches of a schedule with two GP batches for each BP batch.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from adagp import AdaGP, predictors, schedules, sources
 from adagp.layers import Layer, Rows
-from adagp.predictors import Features, PaperPredictor
+from adagp.predictors import Features, FeatureSpec, TrainingExample
+from adagp.quality import GradientAlignment
 from adagp.schedules import SourceSpec
 
 
@@ -61,14 +62,68 @@ class Fading(sources.Source):
         self._rows = {name: Rows(blocks[0], (blocks[1:] or [None])[0]).clone() for name, blocks in state.items()}
 
 
-@predictors.register("halved")
-class Halved(PaperPredictor):
-    """Half of what the paper's network predicts."""
+@predictors.register("backward-map")
+class BackwardMap:
+    """Predicts Linear layers from their input and the gradient of the loss at the model's output.
+
+    The gradient of a Linear layer is the sum over samples of `grad_output` times input. Without a backward pass
+    `grad_output` is unknown. This predictor takes it to be a fixed matrix times the gradient at the model's output, and
+    learns that matrix for each layer. For the last layer the identity matrix is exact.
+    """
+
+    needs = FeatureSpec(loss_grad=True, weighted_input=True)  # nothing else is computed
+
+    def __init__(self, rate: float = 0.5) -> None:
+        """`rate` is the share of the error that one example corrects."""
+        self._rate = rate
+        self._maps: dict[str, Tensor | None] = {}  # None before the first example
+
+    def attach(self, layers: Sequence[Layer]) -> None:
+        """Other layer types are left alone."""
+        self._maps = {layer.name: None for layer in layers if isinstance(layer.module, nn.Linear)}
+
+    def layers_to_train_on(self) -> Collection[str]:
+        """All of them, in every batch with a backward."""
+        return self._maps.keys()
+
+    def trust(self, layer: str) -> float:
+        """0 before the first example and for other layer types, so that they are left alone; 1 otherwise."""
+        return 0.0 if self._maps.get(layer) is None else 1.0
+
+    def _rows(self, layer: Layer, features: Features) -> Rows | None:
+        backward = self._maps[layer.name]
+        if backward is None:
+            return None
+        bias = None if layer.bias is None else backward @ features.loss_grad[:, None]
+        return Rows(backward @ features.weighted_input, bias)
 
     def predict(self, requests: Sequence[tuple[Layer, Features]]) -> Iterator[Rows | None]:
-        """The network's rows, divided by two."""
-        for rows in super().predict(requests):
-            yield None if rows is None else halve(rows)
+        """The matrix times the layer's inputs, each weighted by its sample's gradient at the model's output."""
+        return (self._rows(layer, features) for layer, features in requests)
+
+    def learn(self, examples: Sequence[TrainingExample]) -> dict[str, GradientAlignment]:
+        """One normalised step towards each true gradient; returns how good the predictions were before it."""
+        found = {}
+        for example in examples:
+            if example.features is None:
+                continue
+            layer, seen = example.layer, example.features.weighted_input
+            predicted = self._rows(layer, example.features)
+            found[layer.name] = example.compare(predicted)
+            true = example.true_grad.weight
+            error = true if predicted is None else true - predicted.weight
+            step = self._rate * error @ seen.t() / seen.square().sum().clamp(min=1e-12)
+            old = self._maps[layer.name]
+            self._maps[layer.name] = step if old is None else old + step
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """The matrices learned so far."""
+        return {name: backward for name, backward in self._maps.items() if backward is not None}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+        self._maps.update(state)
 
 
 def train(source: str, predictor: str | None) -> tuple[AdaGP, Tensor | None]:
@@ -87,9 +142,11 @@ def train(source: str, predictor: str | None) -> tuple[AdaGP, Tensor | None]:
 
 def main() -> None:
     """Train with each, and print what was applied."""
-    for source, predictor in (("fading", None), ("predicted", "halved")):
+    for source, predictor in (("fading", None), ("predicted", "backward-map")):
         gp, loss = train(source, predictor)
         print(f"source {source!r}, predictor {predictor!r}: {gp.counts()}, last loss {loss:.3f}")
+        for name, quality in gp.quality().items():
+            print(f"  layer {name!r}: cosine of predicted and true gradient {quality.cosine:.2f}")
     print(f"known predictors: {', '.join(predictors.names())}")
 
 
