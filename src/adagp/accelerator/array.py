@@ -1,10 +1,13 @@
 """The cost of a layer's pass on an array of PEs, under each dataflow."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from adagp.accelerator.row_stationary import MappedPlanes, Planes, cut_to_fit
 from adagp.accelerator.shapes import ADJOINT_PASS, MOST, LayerShape, Pass, require_count, require_known
 from adagp.accelerator.systolic import SYSTOLIC
+
+if TYPE_CHECKING:
+    from adagp.accelerator.row_stationary import MappedPlanes, Planes
 
 DATAFLOWS = (*SYSTOLIC, "rs")
 """What stays in the PEs: weights, outputs, inputs, or rows of all three."""
@@ -91,8 +94,10 @@ def layer_cost(shape: LayerShape, array: Array, dataflow: str) -> dict[Pass, Pas
     return {which: pass_cost(shape, which, array, dataflow) for which in Pass}
 
 
-def _row_stationary(shape: LayerShape, which: Pass, array: Array) -> MappedPlanes:
+def _row_stationary(shape: LayerShape, which: Pass, array: Array) -> "MappedPlanes":
     """The mapping of one group; groups run one after the other."""
+    from adagp.accelerator.row_stationary import cut_to_fit  # imports numpy, which --help does not wait for
+
     planes = _planes(shape, which)
     mapped = cut_to_fit(planes, array.rows, array.columns, array.buffer_words, array.register_words)
     if mapped is None:
@@ -103,12 +108,14 @@ def _row_stationary(shape: LayerShape, which: Pass, array: Array) -> MappedPlane
     return mapped
 
 
-def _planes(shape: LayerShape, which: Pass) -> Planes:
+def _planes(shape: LayerShape, which: Pass) -> "Planes":
     """A pass of one group as a convolution of planes.
 
     The input gradient is a convolution over output gradients that are spread apart by the stride. The weight gradient
     sums over samples; the output gradient is its filter, and the taps are its output.
     """
+    from adagp.accelerator.row_stationary import Planes
+
     if shape.transposed:
         return _planes(shape.adjoint(), ADJOINT_PASS[which])
     c_in, c_out = shape.c_in // shape.groups, shape.c_out // shape.groups
