@@ -37,7 +37,7 @@ print("steps:", gp.step_index)
 USES = {
     "cli": ["adagp", "simulate", "--model", "vgg13", "--data", "cifar10"],
     "data": ["python", "-c", "from adagp import data; data.load('digits'); data.load('mnist5k')"],
-    "report": ["python", "-c", "from adagp.report import panels; panels.viridis()"],
+    "report": ["python", "-c", "from adagp.report import plot; plot.viridis()"],
     "tasks": ["python", "-c", "import sacrebleu, faster_coco_eval"],
     "tensorboard": ["python", "-c", "from adagp.training.run.tensorboard import TensorBoard; TensorBoard('events')"],
     "hardware": ["python", "-c", "from adagp.accelerator.rtl import checks, tools; print(tools.yosys_version())"],

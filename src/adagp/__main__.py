@@ -1,4 +1,4 @@
-"""The `adagp` command, also as `python -m adagp`; without its extra it says how to install that."""
+"""The `adagp` command and `python -m adagp`; without the cli extra they print how to install it."""
 
 import sys
 

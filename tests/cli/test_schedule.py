@@ -126,7 +126,7 @@ def test_a_table_says_what_it_cannot_hold(tmp_path: Path) -> None:
         (["--until", "head"], r"until='head'.*use the ladder itself"),
         (["--until", "stem", "--schedule", "2"], r"--until.*not of schedule 2"),
         (["--topk", "4"], r"topk = 4 would change nothing"),
-        (["--picture", "x.gif"], r"picture 'x.gif'.*\.png or \.svg"),
+        (["--picture", "x.gif"], r"picture=x\.gif: .*\.png or \.svg"),
         (["--schedule", "ragged.txt"], r"table 'ragged.txt': line 3: row 'stem\*' has 1 sources, the header 2"),
         (["--schedule", "good.txt", "--source", "zero"], r"--source zero would change nothing"),
         (["--schedule", "picture.png"], r"'picture.png' cannot be read"),

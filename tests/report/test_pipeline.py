@@ -7,9 +7,15 @@ import pytest
 
 from adagp import Phase
 from adagp.accelerator.pipeline import SCHEMES, Pipeline, costs, simulate
-from adagp.report.pipeline_grid import letter, number, pipeline_grid, pipeline_svg
-from adagp.report.pipeline_page import pipeline_page
-from adagp.report.pipeline_trace import STEP_MICROSECONDS, chrome_trace
+from adagp.report.pipeline import (
+    STEP_MICROSECONDS,
+    chrome_trace,
+    letter,
+    number,
+    pipeline_grid,
+    pipeline_page,
+    pipeline_svg,
+)
 from adagp.report.table import Table
 
 BP, GP = Phase.BP, Phase.GP

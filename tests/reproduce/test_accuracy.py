@@ -119,7 +119,7 @@ def test_unknown_cells_are_refused(table: int, text: str) -> None:
 
 
 def test_fields_that_would_mislabel_a_row_are_refused() -> None:
-    with pytest.raises(RecipeError, match="model, seed: not to be set"):
+    with pytest.raises(RecipeError, match="model, seed: cannot be set"):
         accuracy.recipes(CELLS[1][0], "tuned", (0,), full=False, changes={"model": "cnn", "seed": 3})
 
 

@@ -9,5 +9,5 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-# Nothing slow is imported here, so that the command begins at once and Ctrl-C finds it prepared.
+# Nothing slow is imported here: the signal handlers must be in place before Ctrl-C can come.
 __getattr__ = lazily(__name__, {"app": "adagp.cli.commands"})

@@ -1,10 +1,11 @@
-"""What every command does alike: errors become one line and an exit code, results are a table or one JSON object."""
+"""The frame of all commands: errors become one line and an exit code, results are tables or one JSON object."""
 
 import functools
 import json
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -18,11 +19,11 @@ from rich.text import Text
 
 from adagp.cli.signals import LINE, Stopped, stoppable
 from adagp.errors import AdagpError
-from adagp.extras import remedy
-from adagp.files import strict
-from adagp.report import Table
+from adagp.extras import remedy, require
+from adagp.files import strict, write_bytes
+from adagp.report.table import Table
 
-_LONGEST_MESSAGE = 900  # what is wrong may be repeated in a message, however long it is
+_LONGEST_MESSAGE = 900  # a message may repeat a wrong value of any length
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,8 +35,17 @@ class InputError(AdagpError, ValueError):
     exit_code = 2
 
 
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Turn what a model refuses into an error about an option."""
+    try:
+        yield
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
 def check_folders(*paths: Path | None) -> None:
-    """Before any work: every file can be written where it is wanted."""
+    """Check before any work that every file can be written."""
     for path in paths:
         if path is not None and path.is_dir():
             raise InputError(f"'{path}' cannot be written: it is a folder; name a file in it")
@@ -44,22 +54,21 @@ def check_folders(*paths: Path | None) -> None:
 
 
 def check_pictures(*paths: Path | None) -> None:
-    """Before any work: every picture can be drawn, and written where it is wanted."""
+    """Check before any work that every picture has a known format and can be drawn and written."""
+    from adagp.report.plot import picture_format
+
     check_folders(*paths)
     for path in paths:
         if path is not None:
-            from adagp.report.accelerator_figures import picture_format
-
-            try:
+            with refusals():
                 picture_format(path)
-            except ValueError as error:
-                raise InputError(str(error)) from error
+            require("matplotlib")
 
 
 def command(function: Callable[P, R]) -> Callable[P, R]:
     """Turn errors into one line and an exit code: 2 when the input is wrong, 1 when the work failed.
 
-    A signal is a line and a code too, 128 and its number.
+    A signal also ends in one line; its exit code is 128 plus its number.
     """
 
     @functools.wraps(function)
@@ -69,7 +78,7 @@ def command(function: Callable[P, R]) -> Callable[P, R]:
         logging.getLogger("adagp").setLevel(logging.DEBUG if debug else logging.WARNING)
         try:
             with stoppable():
-                return _explained(function, debug, *args, **kwargs)
+                return _error_context(function, debug, *args, **kwargs)
         except Stopped as stop:
             print(LINE, file=sys.stderr)
             raise typer.Exit(128 + stop.signal_number) from None
@@ -77,7 +86,7 @@ def command(function: Callable[P, R]) -> Callable[P, R]:
     return wrapped
 
 
-def _explained(function: Callable[P, R], debug: bool, /, *args: P.args, **kwargs: P.kwargs) -> R:
+def _error_context(function: Callable[P, R], debug: bool, /, *args: P.args, **kwargs: P.kwargs) -> R:
     try:
         return function(*args, **kwargs)
     except Exception as error:
@@ -89,7 +98,7 @@ def _explained(function: Callable[P, R], debug: bool, /, *args: P.args, **kwargs
 
 
 def _exit_code(error: Exception) -> int | None:
-    """None for an error that nobody foresaw."""
+    """The exit code of an error; None for an unexpected one."""
     if isinstance(error, AdagpError):
         return error.exit_code
     if isinstance(error, ModuleNotFoundError):
@@ -107,11 +116,11 @@ def _message(error: Exception) -> str:
 
 
 def print_table(table: Table) -> None:
-    """A table for people, and below it the notes that say what its figures are."""
+    """Print a table and its notes."""
     rich = RichTable(title=escape(table.title), title_justify="left", box=SIMPLE_HEAD, show_edge=False)
     rich.padding = (0, 1, 0, 0)
     console = Console(highlight=False)
-    # Where a terminal is narrow, headings become tall and text wraps; no figure is cut or left out.
+    # In a narrow terminal headings become tall and text wraps; no figure is cut or left out.
     tall = _width([table.columns, *table.rows]) > console.width
     headings = [heading.replace(" ", "\n") if tall else heading for heading in table.columns]
     longest_words = [[max(cell.split(), key=len, default="") for cell in row] for row in (table.columns, *table.rows)]
@@ -126,12 +135,12 @@ def print_table(table: Table) -> None:
 
 
 def _width(rows: Sequence[Sequence[str]]) -> int:
-    """Of a table in which nothing is wrapped, with two characters between columns."""
+    """The width of a table without wrapping, with two characters between columns."""
     return sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True))
 
 
 def print_tables(tables: Sequence[Table], facts: dict[str, Any], as_json: bool) -> None:
-    """Tables for people, or the same tables and some facts for programs."""
+    """Print tables, or with `as_json` the same tables and some facts as JSON."""
     if as_json:
         print_json({"tables": [table.plain() for table in tables], **facts})
         return
@@ -140,14 +149,26 @@ def print_tables(tables: Sequence[Table], facts: dict[str, Any], as_json: bool) 
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """One object on one line, so that programs need no other output format."""
+    """Print one object on one line."""
     try:
         text = json.dumps(value, allow_nan=False)
-    except ValueError:  # a figure that is no number, for which JSON has no word
+    except ValueError:  # NaN or infinity, which JSON cannot hold
         text = json.dumps(strict(value), allow_nan=False)
     print(text)
 
 
 def progress_line(text: str) -> None:
-    """A line of progress for people who wait."""
+    """Print a line of progress on stderr."""
     Console(stderr=True, highlight=False).print(text, style="dim", markup=False)
+
+
+def print_files(**paths: Path | None) -> None:
+    """Print where each file was written; None was not asked for."""
+    for kind, path in paths.items():
+        if path is not None:
+            print(f"{kind}: {path}")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file atomically."""
+    write_bytes(path, text.encode())

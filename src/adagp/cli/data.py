@@ -1,4 +1,4 @@
-"""`adagp data`: the data sets, which of them are there, and where the others are expected."""
+"""`adagp data`: the data sets that are there, and where the missing ones are expected."""
 
 import json
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 from adagp import data
 from adagp.cli import options
 from adagp.cli.common import command, print_table
-from adagp.report import Table
+from adagp.report.table import Table
 
 
 @command
 def data_command(data_root: options.Root = None, as_json: options.Json = False, debug: options.Debug = False) -> None:
-    """List the data sets with their task and size, and for those that are not there, where they are expected.
+    """List the data sets with their task and size, and where the missing ones are expected.
 
     Every set is loaded, so that what is listed as there can be used; archives are unpacked on the way.
 
@@ -51,7 +51,7 @@ def data_command(data_root: options.Root = None, as_json: options.Json = False, 
 
 
 def _facts(dataset: "data.AnyDataSet") -> dict[str, Any]:
-    """How many items each split has, and of what form they are."""
+    """The number of items in each split, and their form."""
     sizes = {part: len(getattr(dataset, part)) for part in ("train", "val", "test") if hasattr(dataset, part)}
     match dataset:
         case data.DataSet():

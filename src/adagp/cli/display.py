@@ -16,7 +16,7 @@ class Display(Observer):
     """Progress on stderr: a bar on a terminal, a line per epoch elsewhere."""
 
     def __init__(self, quiet: bool, silent: bool = False) -> None:
-        """`quiet` shows nothing but a bar, for output that programs read; `silent` not even that."""
+        """Create a display. `quiet` shows only the bar, for `--json`; `silent` shows nothing."""
         self._console = Console(stderr=True, highlight=False, quiet=silent)
         self._live = self._console.is_terminal
         self._quiet = quiet and not self._live
@@ -41,12 +41,12 @@ class Display(Observer):
         self._progress.stop()
 
     def on_start(self, runs: "Sequence[Run]") -> None:
-        """The bar counts the batches of all runs."""
+        """Set the bar to the batches of all runs."""
         total, done = sum(run.total_steps for run in runs), sum(run.step_index for run in runs)
         self._progress.reset(self._task, total=total, completed=done)
 
     def on_batch(self, run: "Run", event: BatchEvent) -> None:
-        """Loss, phase, k:m, and the last score of this run."""
+        """Show the loss, phase, k:m and last score of this run."""
         if self._live:
             score = self._scores.get(run.name)
             known = "" if score is None else f" {score}"
@@ -57,7 +57,7 @@ class Display(Observer):
             self._progress.update(self._task, advance=1, description=text)
 
     def on_epoch(self, run: "Run", record: "EpochRecord") -> None:
-        """A line per epoch."""
+        """Print a line per epoch."""
         score = record.metrics[run.metric.name]
         self._scores[run.name] = run.metric.show(score)
         if not self._quiet:
@@ -68,6 +68,6 @@ class Display(Observer):
             )
 
     def on_message(self, text: str) -> None:
-        """A line of its own."""
+        """Print a line."""
         if not self._quiet:
             self._console.print(text, soft_wrap=True, markup=False)

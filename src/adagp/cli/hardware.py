@@ -1,7 +1,5 @@
-"""`adagp hardware`: the accelerator in RTL: check it, synthesise it, write it out."""
+"""`adagp hardware`: check, synthesise and export the accelerator in RTL."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -9,45 +7,40 @@ from typing import Annotated
 import typer
 
 from adagp.accelerator import Array, Design
-from adagp.accelerator.rtl.tools import ToolError, find_yosys, yosys_version
+from adagp.accelerator.rtl.tools import find_yosys, yosys_version
 from adagp.accelerator.text import parse_array
 from adagp.cli import machine_options, options
-from adagp.cli.common import check_folders, command, print_json, print_table
+from adagp.cli.common import check_folders, command, print_files, print_json, print_table, refusals
 from adagp.cli.display import Display
+from adagp.cli.groups import MARKUP, QuickGroup
+from adagp.errors import AdagpError
 from adagp.files import write_bytes
-from adagp.report import Table
+from adagp.report.hardware import checks_table, cycles_table, designs_png, synthesis_table
 from adagp.schedules import Phase
-from adagp.training import RecipeError, TrainingError
 
 _NAMES = ", ".join(design.value for design in Design)
 DesignName = Annotated[str, typer.Option("--design", help=f"One of {_NAMES}.")]
 
-hardware_app = typer.Typer(rich_markup_mode="markdown", no_args_is_help=True, help=__doc__)
-
-
-@contextmanager
-def hardware_errors() -> Iterator[None]:
-    """Errors of the RTL as the command line reports them."""
-    try:
-        yield
-    except ValueError as error:
-        raise RecipeError(str(error)) from error
-    except ToolError as error:
-        raise TrainingError(str(error)) from error
+hardware_app = typer.Typer(
+    cls=QuickGroup,
+    rich_markup_mode=MARKUP,
+    no_args_is_help=True,
+    help="Check, synthesise and export the accelerator in RTL.",
+)
 
 
 @hardware_app.command("check")
 @command
 def check_command(
     array: Annotated[str, typer.Option(metavar="ROWSxCOLUMNS", help="PEs; small arrays are quick to clock.")] = "4x3",
-    seed: Annotated[int, typer.Option(min=0, help="Of the random numbers.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Run a convolution, a linear layer and a GP step on the RTL, clock by clock, and hold them against torch.
+    """Run a convolution, a linear layer and a GP step on the RTL, clock by clock, and compare them with torch.
 
     Each must equal an integer model in every bit, lie within the quantisation error of torch in 64-bit floating point,
-    and take the cycles of the accelerator model and three more for each product. Exits with 1 where one does not.
+    and take the cycles of the accelerator model plus three for each product. The exit code is 1 if one does not.
 
     Try:
 
@@ -55,7 +48,7 @@ def check_command(
     - `adagp hardware check --array 12x15 --seed 1`: on the array of the paper, about a minute.
     """
     del debug
-    with hardware_errors():
+    with refusals():
         from adagp.accelerator.rtl.checks import run_checks
 
         found = list(run_checks(*parse_pes("array", array), seed))
@@ -64,34 +57,16 @@ def check_command(
             {"array": array, "seed": seed, "checks": [{**asdict(check), "passed": check.passed} for check in found]}
         )
     else:
-        rows = [
-            (
-                check.name,
-                "yes" if check.exact else "NO",
-                f"{check.error:.2e}",
-                f"{check.bound:.2e}" if check.within else f"{check.bound:.2e} EXCEEDED",
-                f"{check.cycles:,}",
-                f"{check.model_cycles:,}",
-            )
-            for check in found
-        ]
-        notes = (
-            "bit-exact: against whole numbers computed by torch's convolutions, without banks and folds",
-            "error: the largest distance from torch in 64-bit floating point; bound: what 16 bits allow",
-            "cycles: of the products, measured; model: the accelerator model's, and 3 for each descriptor",
-        )
-        columns = ("computed", "bit-exact", "error", "bound", "cycles", "model")
-        print_table(Table(f"{array} PEs in simulation", columns, rows, notes))
+        print_table(checks_table(f"{array} PEs in simulation", found))
     if not all(check.passed for check in found):
-        raise TrainingError(
-            "the RTL does not compute what it should: " + ", ".join(c.name for c in found if not c.passed)
-        )
+        failed = ", ".join(check.name for check in found if not check.passed)
+        raise AdagpError(f"the RTL does not compute what it should: {failed}")
 
 
 @hardware_app.command("report")
 @command
 def report_command(as_json: options.Json = False, debug: options.Debug = False) -> None:
-    """Clock a BP and a GP batch of a small network on every design, and set the accelerator model beside.
+    """Clock a BP and a GP batch of a small network on every design, and compare with the accelerator model.
 
     Two convolutions and a linear layer, batch 2, 4x3 PEs; MAX's second array has 3x2.
 
@@ -100,7 +75,7 @@ def report_command(as_json: options.Json = False, debug: options.Debug = False) 
     - `adagp hardware report`: seven batches, about half a minute.
     """
     del debug
-    with hardware_errors(), Display(as_json) as display:
+    with refusals(), Display(as_json) as display:
         from adagp.accelerator.rtl.measure import measure
 
         found = []
@@ -118,25 +93,7 @@ def report_command(as_json: options.Json = False, debug: options.Debug = False) 
             }
         )
         return
-    rows = [
-        (
-            batch.design.value,
-            batch.phase.value,
-            *(
-                f"{cycles:,}"
-                for cycles in (batch.measured, batch.products, batch.moves, batch.descriptors, batch.model)
-            ),
-        )
-        for batch in found
-    ]
-    notes = (
-        "measured = products + moves + descriptors; of two cores, the slower one in each stage",
-        "the model counts products, and what LOW loads; the RTL also moves operands and results, in all designs alike",
-        "low: the model loads no filling of folds, and in BP also Adam's moments, which the RTL does not have",
-        "max, BP: the model learns beside the same layer's backward; the RTL waits for the gradient that is made there",
-    )
-    columns = ("design", "batch", "measured", "products", "moves", "descriptors", "model")
-    print_table(Table("Cycles of a batch on the RTL", columns, rows, notes, text_columns=2))
+    print_table(cycles_table(found))
 
 
 @hardware_app.command("synth")
@@ -151,7 +108,7 @@ def synth_command(
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Tell the resources of a design, by yosys: nothing is placed or routed, and no power is estimated.
+    """Synthesise a design by yosys and list its resources; nothing is placed or routed, no power is estimated.
 
     Try:
 
@@ -160,7 +117,7 @@ def synth_command(
     - `adagp hardware synth --design low --array 4x4 --json`: a small one, for programs.
     """
     del debug
-    with hardware_errors():
+    with refusals():
         from adagp.accelerator.rtl.synthesis import check_target, synthesise
         from adagp.accelerator.rtl.top import Accelerator, geometries
 
@@ -168,18 +125,11 @@ def synth_command(
         check_target(target)
         yosys = yosys_version()
         found = synthesise(Accelerator(cores), target)
-    memory_bits = sum(core.memory_bits for core in cores.values())
+    resources = {**found, "memory_bits": sum(core.memory_bits for core in cores.values())}
     if as_json:
-        facts = {"design": design, "target": target, "array": array, "yosys": yosys}
-        print_json({**facts, **found, "memory_bits": memory_bits})
+        print_json({"design": design, "target": target, "array": array, "yosys": yosys, **resources})
         return
-    rows = [(name, f"{count:,}") for name, count in {**found, "memory_bits": memory_bits}.items()]
-    notes = (
-        ("lut: with inverters and shift registers, before any are packed in pairs",)
-        if target == "xc7"
-        else ("area: of logic cells; memories are left out, as a chip takes them from a memory compiler",)
-    )
-    print_table(Table(f"{design}, {array} PEs, {target}, yosys {yosys}", ("resource", "used"), rows, notes))
+    print_table(synthesis_table(f"{design}, {array} PEs, {target}, yosys {yosys}", target, resources))
 
 
 @hardware_app.command("export")
@@ -199,7 +149,7 @@ def export_command(
     """
     del debug
     written = []
-    with hardware_errors():
+    with refusals():
         from adagp.accelerator.rtl.top import Accelerator, geometries
         from adagp.accelerator.rtl.verilog import verilog as converted
         from adagp.training.run.folder import make_folder
@@ -233,12 +183,10 @@ def draw_command(
     """
     del debug
     check_folders(out)
-    with hardware_errors():
-        from adagp.report.hardware_diagram import designs_png
-
+    with refusals():
         picture = designs_png(parse_pes("array", array), parse_pes("second_array", second_array))
     write_bytes(out, picture)
-    print(f"picture: {out}")
+    print_files(picture=out)
 
 
 def _design(name: str) -> Design:
@@ -252,7 +200,7 @@ def parse_pes(name: str, text: str) -> tuple[int, int]:
     """Rows and columns of an array.
 
     Raises:
-        ValueError: if the text is not two whole numbers, or there is no PE.
+        ValueError: if the text is not two positive whole numbers.
     """
     array = parse_array(name, text, Array())
     return array.rows, array.columns

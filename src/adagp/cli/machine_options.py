@@ -46,7 +46,7 @@ _PAPER = Setting()
 
 @dataclass(frozen=True)
 class Defaults:
-    """The setting of the options that nobody gives, as text where an option is text."""
+    """The defaults of the options, as text where the option is text."""
 
     array: str = str(_PAPER.machine.array)
     second_array: str = str(_PAPER.machine.second_array)
@@ -67,11 +67,11 @@ DEFAULTS = Defaults()
 
 @dataclass(frozen=True)
 class ArrayOptions:
-    """The array alone, which is all that a single layer needs."""
+    """The array: all that the cost of a single layer depends on."""
 
     machine_file: Annotated[
         Path | None,
-        typer.Option("--machine", metavar="FILE", help="A machine in TOML; options given beside it win."),
+        typer.Option("--machine", metavar="FILE", help="A machine in TOML; other options override it."),
     ] = None
     array: ArrayShape = DEFAULTS.array
     dataflow: Dataflow = DEFAULTS.dataflow
@@ -82,7 +82,7 @@ class ArrayOptions:
         """The machine of the file, or the paper's, with the options that were given.
 
         Raises:
-            ValueError: for a value that cannot be, naming it.
+            ValueError: for an impossible value, naming it.
         """
         machine = Machine() if self.machine_file is None else read_machine(self.machine_file)
         return machine_with({name: value for name, value in asdict(self).items() if name in given}, machine)
@@ -102,10 +102,10 @@ class MachineOptions(ArrayOptions):
 
 
 def machine_with(values: Mapping[str, Any], machine: Machine = _PAPER.machine) -> Machine:
-    """A machine changed by the values of options, by their names in Python; other options are passed over.
+    """A machine changed by the values of options, by their names in Python; names of other options are ignored.
 
     Raises:
-        ValueError: for a value that cannot be, naming it.
+        ValueError: for an impossible value, naming it.
     """
     setting = replace(_PAPER, machine=machine)
     for name, value in values.items():

@@ -4,7 +4,7 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -12,11 +12,18 @@ from rich.text import Text
 
 from adagp.accelerator.pipeline import SCHEMES, Pipeline, Timeline, costs, simulate
 from adagp.cli import options
-from adagp.cli.common import InputError, check_folders, command, print_json
-from adagp.files import write_bytes
-from adagp.report.pipeline_grid import PASSES, letter, number, pipeline_grid, pipeline_svg
-from adagp.report.pipeline_page import pipeline_page
-from adagp.report.pipeline_trace import chrome_trace
+from adagp.cli.common import InputError, check_folders, command, print_files, print_json, refusals, write_text
+from adagp.report.pipeline import (
+    PASSES,
+    chrome_trace,
+    letter,
+    number,
+    pipeline_figures,
+    pipeline_grid,
+    pipeline_page,
+    pipeline_record,
+    pipeline_svg,
+)
 from adagp.report.table import Table
 from adagp.schedules import Phase
 
@@ -34,7 +41,7 @@ def pipeline_command(
     devices: Annotated[int, typer.Option(help="Devices, and as many stages.")] = 4,
     microbatches: Annotated[int, typer.Option(help="Micro-batches in a batch.")] = 4,
     phases: Annotated[
-        str, typer.Option(metavar="PHASE,...", help="Of the batches: BP, GP or WARMUP, such as GP,BP or 4GP,BP.")
+        str, typer.Option(metavar="PHASE,...", help="Phases of the batches: BP, GP or WARMUP, such as GP,BP or 4GP,BP.")
     ] = "BP",
     forward: Annotated[str, typer.Option(metavar="N[,N...]", help="Steps of a forward, for all stages or each.")] = "1",
     backward: Annotated[str, typer.Option(metavar="N[,N...]", help="Steps of a backward.")] = "2",
@@ -50,7 +57,7 @@ def pipeline_command(
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Tell the steps of a pipeline in any sequence of phases, and draw which device does what when.
+    """Simulate a pipeline in any sequence of phases: its steps, and which device does what when.
 
     A step is the forward of one micro-batch through one stage. A stage starts a batch when its update of the batch
     before is done: in BP after its last backward, in GP after its last forward.
@@ -67,16 +74,14 @@ def pipeline_command(
     check_folders(svg, html, trace)
     if schedule not in SCHEMES:
         raise InputError(f"schedule '{schedule}' is unknown; choose one of {', '.join(SCHEMES)}")
-    try:
+    with refusals():
         pipeline = Pipeline(schedule, devices, microbatches, _phases(phases, devices, microbatches))
         message = _steps("communication", communication)
         stages = _values("forward", forward), _values("backward", backward)
         timeline = simulate(pipeline, costs(devices, *stages, _values("predictor", predictor), message))
         plain = simulate(pipeline.all_bp(), costs(devices, *stages, communication=message))
-    except ValueError as error:
-        raise InputError(str(error)) from error
     title = f"{schedule}, {devices} devices, {microbatches} micro-batches, {_in_words(pipeline.phases)}"
-    figures = _figures(timeline, plain)
+    figures = pipeline_figures(timeline, plain)
     if svg is not None:
         write_text(svg, pipeline_svg([(f"{title}: {timeline.steps:g} steps", timeline)]))
     if html is not None:
@@ -85,28 +90,21 @@ def pipeline_command(
     if trace is not None:
         write_text(trace, json.dumps(chrome_trace(timeline)))
     if as_json:
-        print_json(_record(timeline, plain))
+        print_json(pipeline_record(timeline, plain))
         return
     _print_grid(title, timeline)
     for name, value in figures.items():
         print(f"{name}: {value}")
-    for what, path in (("picture", svg), ("page", html), ("trace", trace)):
-        if path is not None:
-            print(f"{what}: {path}")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file, whole or not at all."""
-    write_bytes(path, text.encode())
+    print_files(picture=svg, page=html, trace=trace)
 
 
 def _phases(text: str, devices: int, microbatches: int) -> tuple[Phase, ...]:
-    """`4GP,BP` is short for `GP,GP,GP,GP,BP`; no more than can be simulated in a while."""
+    """The phases of the text, in which `4GP,BP` is short for `GP,GP,GP,GP,BP`."""
     counted: list[tuple[Phase, int]] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{0,18})\s*(BP|GP|WARMUP)\s*", part, re.IGNORECASE)
         if match is None or match[1] == "0":
-            raise ValueError(f"phases: '{part}' is none of BP, GP and WARMUP; give for example GP,BP or 4GP,BP")
+            raise ValueError(f"phases: '{part}' is not BP, GP or WARMUP; give for example GP,BP or 4GP,BP")
         counted.append((Phase(match[2].upper()), int(match[1] or 1)))
     batches = sum(count for _, count in counted)
     if devices * microbatches * batches > PASSES_LIMIT:
@@ -129,7 +127,7 @@ def _values(name: str, text: str) -> float | list[float]:
 
 
 def _steps(name: str, value: float) -> float:
-    """A time that a grid can be drawn with; what is no time at all is refused with the others of its list."""
+    """A time that a grid can show; negative and infinite ones are refused by the costs."""
     if 0 < value < SHORTEST or LONGEST < value < math.inf:
         raise ValueError(f"{name}={value}: {_BOUNDS}")
     return _plain(value)
@@ -143,44 +141,6 @@ def _plain(value: float) -> float:
 def _in_words(phases: tuple[Phase, ...]) -> str:
     names = " ".join(phase.value for phase in phases)
     return f"phase {names}" if len(phases) == 1 else f"phases {names}"
-
-
-def _figures(timeline: Timeline, plain: Timeline) -> dict[str, str]:
-    return {
-        "steps": f"{timeline.steps:g}",
-        "all BP, without a predictor": f"{plain.steps:g} steps, so the speed-up is {plain.steps / timeline.steps:.3f}",
-        "devices at work": f"{100 * timeline.busy:.1f} % of the time",
-        "activations held at most": f"{', '.join(map(str, timeline.held))} micro-batches on devices 0 to "
-        f"{len(timeline.held) - 1}",
-    }
-
-
-def _record(timeline: Timeline, plain: Timeline) -> dict[str, Any]:
-    pipeline = timeline.pipeline
-    return {
-        "schedule": pipeline.scheme,
-        "devices": pipeline.devices,
-        "microbatches": pipeline.microbatches,
-        "phases": [phase.value for phase in pipeline.phases],
-        "steps": timeline.steps,
-        "all_bp_steps": plain.steps,
-        "speed_up": plain.steps / timeline.steps,
-        "busy": timeline.busy,
-        "held": timeline.held,
-        "tasks": [
-            {
-                "device": slot.device,
-                "stage": slot.task.stage,
-                "pass": "backward" if slot.task.backward else "forward",
-                "phase": pipeline.phases[slot.task.batch].value,
-                "batch": slot.task.batch,
-                "micro_batch": slot.task.micro_batch,
-                "start": slot.start,
-                "end": slot.end,
-            }
-            for slot in timeline.slots
-        ],
-    }
 
 
 def _print_grid(title: str, timeline: Timeline) -> None:

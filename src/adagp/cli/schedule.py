@@ -6,13 +6,14 @@ import typer
 
 from adagp.cli import options
 from adagp.cli.common import command, print_json, print_table
+from adagp.cli.groups import MARKUP, QuickGroup
 from adagp.cli.schedule_show import SCHEDULES_HELP, show_command
 from adagp.training import Recipe, RecipeError, methods
 from adagp.training.methods import Planning
 
 STEPS_LIMIT = 20_000_000
 
-schedule_app = typer.Typer(rich_markup_mode="markdown")
+schedule_app = typer.Typer(cls=QuickGroup, rich_markup_mode=MARKUP)
 
 
 @schedule_app.callback(invoke_without_command=True)
@@ -39,7 +40,7 @@ def schedule_command(
     if context.invoked_subcommand is not None:
         _refuse_options_before(context)
         return
-    from adagp.report import schedule_table
+    from adagp.report.schedule import schedule_table
     from adagp.training.planning import build_schedule, outline
 
     recipe = Recipe.from_mapping(
@@ -57,7 +58,7 @@ def schedule_command(
             "`adagp train --method adaptive` prints its reasons and keeps them in metrics.json"
         )
     if chosen.planning in (Planning.APPROXIMATION, Planning.PREFIX, Planning.TABLE):
-        raise RecipeError(f"method {method} plans layer by layer: `adagp schedule show --help` tells how to look at it")
+        raise RecipeError(f"method {method} plans layer by layer: see `adagp schedule show --help`")
     schedule = build_schedule(recipe, outline(recipe.model), epochs * steps_per_epoch, steps_per_epoch)
     table = schedule_table(f"{method}: {chosen.summary}", schedule, epochs, steps_per_epoch)
     if as_json:
@@ -71,7 +72,7 @@ schedule_app.command("show", epilog=SCHEDULES_HELP)(show_command)
 
 
 def _refuse_options_before(context: typer.Context) -> None:
-    """Options between `schedule` and `show` belong to neither."""
+    """Refuse options between `schedule` and its command, which belong to neither."""
     for name in context.params:
         given = context.get_parameter_source(name)
         if given is not None and given.name == "COMMANDLINE":

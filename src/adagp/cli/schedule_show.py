@@ -9,10 +9,11 @@ from rich.text import Text
 
 from adagp import schedules
 from adagp.cli import options
-from adagp.cli.common import check_folders, command, print_json
-from adagp.cli.runs import schedule_value
+from adagp.cli.common import check_folders, check_pictures, command, print_files, print_json
+from adagp.cli.session import schedule_value
 from adagp.files import write_bytes
-from adagp.report import PICTURE_FORMATS, ScheduleGrid, grid_picture, schedule_grid
+from adagp.report.plot import picture_format
+from adagp.report.schedule import ScheduleGrid, grid_picture, schedule_grid
 from adagp.schedules import Schedule
 from adagp.schedules.sources import names, spec
 from adagp.training import RecipeError
@@ -41,7 +42,7 @@ def show_command(
     source: Annotated[
         str | None,
         typer.Option(
-            help=f"What takes the place of backprop: {', '.join(sorted(names() - {'backprop'}))}. "
+            help=f"The source that replaces backprop: {', '.join(sorted(names() - {'backprop'}))}. "
             "Default: zero, and predicted for the ladder.",
         ),
     ] = None,
@@ -92,7 +93,7 @@ def show_command(
     title = f"{model}, {name}"
     if picture is not None:
         about = f"{title}\n{100 * cost:.1f} % of plain BP's multiply-adds"
-        write_bytes(picture, grid_picture(grid, about, picture.suffix[1:]))
+        write_bytes(picture, grid_picture(grid, about, picture_format(picture)))
     if write_table is not None:
         write_bytes(write_table, f"# {title}, batches {first + 1} to {first + batches}\n{table}".encode())
     if as_json:
@@ -116,17 +117,13 @@ def show_command(
         f"  counted, not timed: products of the layers for {images} images of {' x '.join(map(str, shape))}; "
         "not norms, the optimizer or the predictor's learning"
     )
-    for what, path in (("picture", picture), ("table", write_table)):
-        if path is not None:
-            print(f"{what}: {path}")
+    print_files(picture=picture, table=write_table)
 
 
 def _check_files(picture: Path | None, write_table: Path | None) -> None:
-    """Before any work: the picture's format is known, and no table of the user's is written over."""
-    if picture is not None and picture.suffix[1:] not in PICTURE_FORMATS:
-        wanted = " or ".join(f".{name}" for name in PICTURE_FORMATS)
-        raise RecipeError(f"picture '{picture}' has no known format: name it {wanted}")
-    check_folders(picture, write_table)
+    """Check before any work that both files can be written, and that no table of the user's is overwritten."""
+    check_pictures(picture)
+    check_folders(write_table)
     if write_table is not None and write_table.exists():
         raise RecipeError(f"table '{write_table}' exists already and may be yours: give another name, or remove it")
 
@@ -134,7 +131,7 @@ def _check_files(picture: Path | None, write_table: Path | None) -> None:
 def _schedule(
     schedule: str | None, source: str | None, until: str | None, model: "nn.Module", layers: list[str]
 ) -> tuple[str, Schedule]:
-    """The schedule the options describe, with a title."""
+    """The schedule of the options, and its title."""
     name = schedule or ("1" if until is None else "ladder")
     if until is not None and name != "ladder":
         raise RecipeError(f"--until makes a prefix of the ladder, not of schedule {name}: leave one of them out")
@@ -148,7 +145,7 @@ def _schedule(
         return f"{ladder.source} up to {until}, ladder", prefix
     if name in schedules.APPROXIMATIONS:
         approximated = source or "zero"
-        convolutions = schedules.layer_names(model, include="Conv")  # what the paper counts, and `adagp train` too
+        convolutions = schedules.layer_names(model, include="Conv")  # the layers that the paper and `adagp train` count
         return f"{approximated}, schedule {name}", schedules.approximation(name, convolutions, approximated)
     table = schedule_value(name) or ""
     if table == name:
@@ -162,7 +159,7 @@ def _schedule(
 
 
 def _warmup(schedule: Schedule) -> int:
-    """The first batch that is worth showing: every warm-up batch is exact."""
+    """The first batch after the warm-up, in which every batch is exact."""
     step = 0
     while schedule(step).phase is schedules.Phase.WARMUP:
         step += 1
@@ -170,7 +167,7 @@ def _warmup(schedule: Schedule) -> int:
 
 
 def _table(schedule: Schedule, layers: list[str], steps: range) -> str:
-    """The table of these steps, with a warning where the schedule says more than a table can."""
+    """The table of these steps, with a warning if the schedule says more than a table can hold."""
     text = schedules.to_table(lambda step: schedule(steps.start + step), layers, len(steps))
     plans = [schedule(step) for step in steps]
     if all(plan.phase is schedules.Phase.BP and plan.overrides.keys() <= set(layers) for plan in plans):

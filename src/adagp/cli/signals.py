@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: one line and the exit code that a shell expects, from the first import to the end."""
+"""Ctrl-C and SIGTERM end a command in one line and the exit code that a shell expects, even during imports."""
 
 import os
 import signal
@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from types import FrameType
 
 PATIENCE_SECONDS = 5
-"""How long a command that was asked to stop may take to tidy up."""
+"""The time that a stopped command has to clean up."""
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 LINE = "adagp: stopped"
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked to stop; of Ctrl-C's kind, which libraries know to let through.
+    """A signal asked to stop. It derives from KeyboardInterrupt, which libraries do not swallow.
 
     Attributes:
-        signal_number: That signal.
+        signal_number: The number of the signal.
     """
 
     def __init__(self, signal_number: int) -> None:
@@ -26,9 +26,9 @@ class Stopped(KeyboardInterrupt):
 
 
 def exit_on_signals() -> None:
-    """End the process at once when a signal comes: while modules are imported, there is nothing to tidy up.
+    """End the process at once when a signal comes: while modules are imported, there is nothing to clean up.
 
-    An exception would not do. Raised inside an import it may be swallowed, and in one that C++ began it aborts.
+    An exception raised inside an import may be swallowed, and in an import started from C++ it aborts the process.
     """
     for number in NUMBERS:
         signal.signal(number, _exit)
@@ -36,11 +36,10 @@ def exit_on_signals() -> None:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Raise `Stopped` when a signal comes, so that files and folders under way are tidied up.
+    """Raise `Stopped` when a signal comes, so that unfinished files and folders are removed.
 
-    If that takes longer than `PATIENCE_SECONDS`, or someone swallowed the exception, the process ends without. So it
-    does inside an import; see `exit_on_signals`.
-    Outside of the main thread signals cannot be caught.
+    If that takes longer than `PATIENCE_SECONDS`, or the exception was swallowed, the process ends at once. Inside an
+    import it ends at once too; see `exit_on_signals`. Signals can be caught in the main thread only.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,19 +1,16 @@
-"""Results for people: tables, figures, and one self-contained HTML page."""
+"""Results for people: tables, pictures and HTML pages, by subject."""
 
 from typing import TYPE_CHECKING
 
 from adagp.lazy import lazily
-from adagp.report.export import to_csv, to_markdown
-from adagp.report.schedule_grid import PICTURE_FORMATS, ScheduleGrid, grid_picture, schedule_grid
-from adagp.report.table import Table
 
 if TYPE_CHECKING:
-    from adagp.report.figures import overview_png
-    from adagp.report.html import page, write_report
-    from adagp.report.tables import comparison_table, schedule_table, seeds_table
+    from adagp.report.comparison import comparison_table, page, seeds_table, write_report
+    from adagp.report.comparison_plots import overview_png
+    from adagp.report.schedule import ScheduleGrid, grid_picture, schedule_grid, schedule_table
+    from adagp.report.table import Table, to_csv, to_markdown
 
 __all__ = [
-    "PICTURE_FORMATS",
     "ScheduleGrid",
     "Table",
     "comparison_table",
@@ -31,11 +28,17 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        "comparison_table": "adagp.report.tables",
-        "overview_png": "adagp.report.figures",
-        "page": "adagp.report.html",
-        "schedule_table": "adagp.report.tables",
-        "seeds_table": "adagp.report.tables",
-        "write_report": "adagp.report.html",
+        "ScheduleGrid": "adagp.report.schedule",
+        "Table": "adagp.report.table",
+        "comparison_table": "adagp.report.comparison",
+        "grid_picture": "adagp.report.schedule",
+        "overview_png": "adagp.report.comparison_plots",
+        "page": "adagp.report.comparison",
+        "schedule_grid": "adagp.report.schedule",
+        "schedule_table": "adagp.report.schedule",
+        "seeds_table": "adagp.report.comparison",
+        "to_csv": "adagp.report.table",
+        "to_markdown": "adagp.report.table",
+        "write_report": "adagp.report.comparison",
     },
 )

@@ -16,12 +16,12 @@ from adagp.accelerator import (
     network,
 )
 from adagp.accelerator.text import parse_array
-from adagp.report.accelerator_tables import ADAGP, assumptions, energy_note, short
+from adagp.report.accelerator import ADAGP, assumptions, energy_note, short
 from adagp.report.table import Table
 from adagp.schedules import Phase
 
 Grid = Mapping[str, Mapping[str, Simulation]]
-"""Data set, network: the training on every design."""
+"""The training on every design, by data set and network."""
 
 FIGURES: Mapping[int, str] = {17: "ws", 18: "rs", 19: "is"}
 # Section 6.3: the average of MAX, and its maximum; for figure 19 the paper states averages only.
@@ -109,7 +109,7 @@ def values(found: Grid, data: str, design: Design) -> list[float]:
 
 
 def levers_table(figure: int, setting: Setting, tell: Callable[[str], None]) -> Table:
-    """What moves the averages of figures 17 to 19: one assumption changed at a time."""
+    """The averages of figures 17 to 19 with one assumption changed at a time."""
     rows = []
     for label, changed in _levers(setting).items():
         tell(f"changing {label}")
@@ -228,7 +228,7 @@ def cycles_table(number: int, simulation: Simulation, setting: Setting, batches:
 
 
 def iso_table(which: str, setting: Setting, tell: Callable[[str], None]) -> Table:
-    """MAX beside a baseline whose array is as much larger as MAX's extra power or area would allow."""
+    """MAX against a baseline whose larger array takes up MAX's extra power or area."""
     more, stated = ISO[which]
     array = setting.machine.array
     budget, here = round(array.pes * (1 + more)), str(array)
@@ -255,7 +255,7 @@ def iso_table(which: str, setting: Setting, tell: Callable[[str], None]) -> Tabl
         ("array", "data", "PEs", "larger baseline %", "MAX over it %", "paper's %"),
         rows,
         (
-            f"larger baseline: faster than the one on {here}; MAX over it: MAX on {here} beside it; averages",
+            f"larger baseline: faster than the one on {here}; MAX over it: MAX on {here} against it; averages",
             "the paper does not say which of the two its figure is; whole rows or columns of PEs are added here",
             *_notes(setting),
         ),
@@ -267,9 +267,9 @@ def _notes(setting: Setting) -> tuple[str, ...]:
     return assumptions(setting.machine, setting.batch, setting.epochs)
 
 
-def plain_grid(found: Grid, figure: Callable[[Simulation, Design], float]) -> dict[str, dict[str, dict[Design, float]]]:
+def plain_grid(found: Grid, figure: Callable[[Simulation, Design], float]) -> dict[str, dict[str, dict[str, float]]]:
     """A figure of every network and design, for pictures and programs."""
     return {
-        data: {model: {design: figure(each, design) for design in ADAGP} for model, each in networks.items()}
+        data: {model: {design.value: figure(each, design) for design in ADAGP} for model, each in networks.items()}
         for data, networks in found.items()
     }

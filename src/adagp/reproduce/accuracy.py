@@ -6,7 +6,7 @@ from math import fsum
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from adagp.report import Table
+from adagp.report.table import Table
 from adagp.training import Recipe, RecipeError, load_preset, preset_names
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Cell:
     model: str
 
     def __str__(self) -> str:
-        """As the user types it, and as its folder is called."""
+        """Return the name on the command line and of the folder."""
         return f"{self.data}-{self.model}"
 
 
@@ -62,7 +62,7 @@ CELLS = {
     2: (Cell("multi30k", "transformer"),),
     3: (Cell("voc2007", "yolo_v3"),),
 }
-"""What each table is filled with where nothing else is chosen: what a processor can do within minutes each."""
+"""The default cells of each table, which a processor can train within minutes each."""
 
 # The scale of a processor: five to twenty minutes of one core for each run.
 SMALL: Mapping[Cell, Mapping[str, Any]] = {
@@ -73,12 +73,12 @@ SMALL: Mapping[Cell, Mapping[str, Any]] = {
     CELLS[1][4]: {"epochs": 4, "batch_size": 32, "form": "cifar", "image_size": 32},
     CELLS[3][0]: {"epochs": 8, "image_size": 96},
 }
-# So few steps want a lower rate than the tuned one for long runs.
+# Short runs need a lower learning rate than the one tuned for long runs.
 _SMALL_LR = 0.01
 
 
 def metric(table: int) -> "Metric":
-    """What the runs of a table are judged by."""
+    """The metric that the runs of a table are judged by."""
     from adagp.training.tasks.classification import Classification
     from adagp.training.tasks.detection import ObjectDetection
     from adagp.training.tasks.translation import TextTranslation
@@ -114,21 +114,21 @@ def recipes(
     Args:
         cell: What is trained.
         kind: `tuned`, or `paper` for the paper's hyper-parameters.
-        seeds: Of the runs of each method.
+        seeds: The seeds of each method.
         full: Take the preset's own length and data in place of the scale of a processor.
-        changes: Recipe fields that shall differ, whatever else is said.
+        changes: Recipe fields that override all others.
     """
     if kind not in KINDS:
         raise RecipeError(f"kind = '{kind}': choose one of {', '.join(KINDS)}")
     if chosen := [name for name in ("model", "data", "method", "seed") if name in changes]:
-        raise RecipeError(f"{', '.join(chosen)}: not to be set, as the cells, methods and seeds of the table say it")
+        raise RecipeError(f"{', '.join(chosen)}: cannot be set: the cells, methods and seeds of the table decide it")
     base = _preset_recipe(cell, kind)
     recipe = Recipe.from_mapping({**({} if full else _small(cell, kind)), **changes}, base)
     return {label(cell, method, seed): recipe.replace(method=method, seed=seed) for seed in seeds for method in METHODS}
 
 
 def label(cell: Cell, method: str, seed: int) -> str:
-    """What a run is called, on the screen and as a folder."""
+    """The name of a run, on the screen and as a folder."""
     return f"{cell} {method} seed {seed}"
 
 
@@ -220,6 +220,17 @@ def _detection_table(cells: Sequence[Cell], results: Results, seeds: Sequence[in
     )
 
 
+def curves(number: int, recipes: Mapping[Cell, Mapping[str, Recipe]], results: Results) -> bytes:
+    """The score of every run over its epochs, as PNG with a panel for each cell."""
+    from adagp.report.comparison_plots import Curve, curves_png
+
+    panels = {
+        str(cell): [Curve(results[name]["method"], results[name]["scores"]) for name in of_cell]
+        for cell, of_cell in recipes.items()
+    }
+    return curves_png(panels, metric(number))
+
+
 _SPEEDS = ("speed-up", "by medians")
 _SPEED_NOTES = (
     "speed-up: seconds of BP / those of ADA-GP, in turns, with data, predictor and optimizer inside",
@@ -228,7 +239,7 @@ _SPEED_NOTES = (
 
 
 def scale_notes(recipes: Mapping[str, Recipe], seeds: Sequence[int], machine: str) -> tuple[str, ...]:
-    """What ours was trained with, once for each network."""
+    """Notes about the scale of our runs, one for each network."""
     notes = []
     for recipe in {recipe.model + recipe.data: recipe for recipe in recipes.values()}.values():
         count = "all training items" if recipe.train_limit is None else f"{recipe.train_limit:,} training items"
@@ -253,7 +264,7 @@ def _preset_recipe(cell: Cell, kind: str) -> Recipe:
 
 
 def _small(cell: Cell, kind: str) -> dict[str, Any]:
-    """The scale of a processor: that of another network on the same data where the cell has none of its own."""
+    """The scale of a processor: the cell's own, or that of another network on the same data."""
     scale = dict(SMALL[cell] if cell in SMALL else SMALL.get(_like(cell), {}))
     return scale | {"lr": _SMALL_LR} if kind == "tuned" and cell.model in PAPER_TABLE_1 else scale
 
@@ -271,7 +282,7 @@ def _mean(runs: Sequence[Mapping[str, Any]], name: str) -> float:
 
 
 def _speeds(bp: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The speed-up by seconds and by medians; none where a run was given up, because it ended early."""
+    """The speed-up by seconds and by medians; `-` if a run diverged, because it ended early."""
     if any(run["diverged"] for run in (*bp, *ours)):
         return iter(("-", "-"))
     by_seconds = _mean(bp, "train_seconds") / _mean(ours, "train_seconds")

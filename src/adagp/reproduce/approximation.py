@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from adagp.report import Table
+from adagp.report.table import Table
 from adagp.training import Recipe, RecipeError, load_preset
 
 SOURCES = ("zero", "random", "topk")
@@ -13,7 +13,7 @@ NETWORKS = {2: "cnn2", 3: "resnet20", 4: "vgg19", 5: "resnet20"}
 """The network of each accuracy table."""
 SCHEDULES = {2: ("second-layer",), 3: ("1",), 4: ("1",), 5: ("1", "2", "3")}
 SMALLER = "resnet14"
-"""Trained by plain backpropagation beside ResNet-20: the cheaper network that any approximation must beat."""
+"""The cheaper network, trained by plain backpropagation, that any approximation of ResNet-20 must beat."""
 
 # Speed-up in % (negative: slower; None: "over -100 %") and loss of accuracy in points, as printed.
 PAPER_COSTS: dict[int, dict[str, tuple[float | None, float]]] = {
@@ -29,7 +29,7 @@ Results = Mapping[str, Mapping[str, Any]]
 
 
 def recipes(tables: Sequence[int], seeds: Sequence[int], **changes: Any) -> dict[str, Recipe]:
-    """Every run that the tables need, by a label; runs that two tables share are there once.
+    """Every run that the tables need, by label; a run that two tables share occurs once.
 
     `changes` set the scale: recipe fields such as `epochs` and `train_limit`.
     """
@@ -52,8 +52,14 @@ def recipes(tables: Sequence[int], seeds: Sequence[int], **changes: Any) -> dict
 
 
 def label(model: str, method: str, schedule: str | None, seed: int) -> str:
-    """What a run is called, on the screen and as a folder."""
+    """The name of a run, on the screen and as a folder."""
     return " ".join([model, method, *([f"schedule {schedule}"] if schedule else []), f"seed {seed}"])
+
+
+def scale(epochs: int, train_limit: int | None, data: str) -> str:
+    """The scale of our runs, for the notes of the tables."""
+    images = "all" if train_limit is None else f"{train_limit:,}"
+    return f"{epochs} epoch{'s' if epochs > 1 else ''} of {images} images of {data}"
 
 
 def accuracy_tables(tables: Sequence[int], results: Results, seeds: Sequence[int], scale: str) -> list[Table]:
@@ -120,7 +126,7 @@ def _mean(results: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _speed_up(full: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]) -> str:
-    """In %; none where a run was given up, because it ended early."""
+    """The speed-up in %; `-` if a run diverged, because it ended early."""
     if any(result["diverged"] for result in (*full, *ours)):
         return "-"
     return f"{100 * (_seconds(full) / _seconds(ours) - 1):+.1f}"

@@ -37,7 +37,7 @@ class Bar:
 def bars(setting: Setting, design: Design, tell: Callable[[str], None]) -> list[Bar]:
     """Every network of the paper on ImageNet, in a pipeline of four devices with four micro-batches a batch.
 
-    `tell` is told which network is looked at: row-stationary mappings take seconds.
+    `tell` receives the network under way: row-stationary mappings take seconds.
 
     Raises:
         ValueError: if the batch cannot be cut into micro-batches of equal size.

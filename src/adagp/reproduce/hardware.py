@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from adagp.accelerator import Design
-from adagp.report import Table
+from adagp.report.table import Table
 
 Resources = Mapping[Design, Mapping[str, int]]
 
 TARGETS = {4: "xc7", 5: "osu018"}
-"""What each table is synthesised for here."""
+"""The target of yosys for each table."""
+TITLES = {4: "resources on a 7-series FPGA", 5: "area in um2 of standard cells"}
 PAPER_TABLE_4: Resources = {
     Design.BASELINE: {"lut": 472_004, "ff": 31_402, "ramb36": 1_327, "ramb18": 514, "dsp": 166},
     Design.LOW: {"lut": 489_286, "ff": 31_856, "ramb36": 1_327, "ramb18": 514, "dsp": 166},
@@ -69,7 +70,7 @@ def synthesised(
 
 
 def resources_table(table: int, ours: Resources, title: str, yosys: str) -> Table:
-    """Absolute values, and what each design adds to its baseline, by one version of yosys."""
+    """Absolute values, and what each design adds to its baseline."""
     paper = PAPER[table]
     rows = [
         (
@@ -87,7 +88,7 @@ def resources_table(table: int, ours: Resources, title: str, yosys: str) -> Tabl
 
 
 def plain(table: int, ours: Resources, yosys: str) -> dict[str, Any]:
-    """The same for programs."""
+    """The resources as plain values, for JSON."""
     return {"yosys": yosys} | {
         whose: {design.value: dict(resources[design]) for design in Design}
         for whose, resources in (("ours", ours), ("paper", PAPER[table]))

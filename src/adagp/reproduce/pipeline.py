@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from adagp.accelerator.pipeline import Pipeline, Timeline, costs, simulate
 from adagp.report.table import Table
 from adagp.schedules import Phase
 
 SCHEMES = {10: "gpipe", 11: "dapple", 12: "chimera"}
-"""What each figure shows."""
+"""The schedule of the pipeline in each figure."""
 DEVICES = MICROBATCHES = 4
 
 _PANELS = (
@@ -29,16 +30,26 @@ class Panel:
     """One part of a figure.
 
     Attributes:
-        title: What it shows.
-        timeline: Simulated, in steps.
-        plain_steps: Of plain backpropagation for as many batches.
-        paper_steps: As section 6.5 counts them; None where it does not.
+        title: Its title.
+        timeline: The simulated timeline, in steps.
+        plain_steps: The steps of plain backpropagation for the same number of batches.
+        paper_steps: The steps in section 6.5; None if it does not state them.
     """
 
     title: str
     timeline: Timeline
     plain_steps: float
     paper_steps: int | None
+
+    def plain(self) -> dict[str, Any]:
+        """The panel as plain values, for JSON."""
+        return {
+            "title": self.title,
+            "phases": [phase.value for phase in self.timeline.pipeline.phases],
+            "steps": self.timeline.steps,
+            "paper_steps": self.paper_steps,
+            "all_bp_steps": self.plain_steps,
+        }
 
 
 def panels(figure: int) -> list[Panel]:

@@ -1,4 +1,4 @@
-"""Figure 15 of the ADA-GP paper: how near predictions come to true gradients, by layer and epoch."""
+"""Figure 15 of the ADA-GP paper: the error of predictions against true gradients, by layer and epoch."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from adagp.files import parse_json, read_text
-from adagp.report import Table
+from adagp.report.table import Table
 from adagp.reproduce import accuracy
 from adagp.training import Recipe, RunFolderError, methods
 
@@ -19,13 +19,13 @@ Epochs = Sequence[Mapping[str, Mapping[str, float]]]
 
 
 def recipe(method: str, changes: Mapping[str, Any]) -> Recipe:
-    """VGG-13 on a part of CIFAR-10 by a method with predictions, and recipe fields that shall differ."""
+    """VGG-13 on a part of CIFAR-10 by a method with predictions, some recipe fields changed."""
     known = accuracy.recipes(CELL, "tuned", (0,), full=False, changes=changes)
     return known[accuracy.label(CELL, "adagp", 0)].replace(method=method)
 
 
 def of_run(folder: Path) -> list[dict[str, dict[str, float]]]:
-    """After each epoch of a run, each layer's figures.
+    """The figures of each layer after each epoch of a run.
 
     Raises:
         RunFolderError: When the folder holds no run with predictions.
@@ -74,7 +74,7 @@ def every_epoch(epochs: Epochs) -> Table:
 
 
 def _number(value: Any) -> float:
-    """JSON has no word for NaN but null."""
+    """A figure from JSON, in which null stands for NaN."""
     return math.nan if value is None else float(value)
 
 

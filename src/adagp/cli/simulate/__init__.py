@@ -1,4 +1,4 @@
-"""`adagp simulate`: what a network, a layer, a sweep or the best array costs on a model of the accelerator."""
+"""`adagp simulate`: costs of a network, a layer, a sweep or a search for the best array, by the accelerator model."""
 
 from adagp.cli.simulate.app import simulate_app
 from adagp.cli.simulate.layer import layer_command

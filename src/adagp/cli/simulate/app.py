@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from adagp.cli import machine_options as machines
+from adagp.cli.groups import MARKUP, QuickGroup
 
 MODES = ("network", "layer", "sweep", "search")
 
 
-class _Modes(TyperGroup):
-    """Chooses the mode by an option where no mode is named, as `adagp simulate --layer ...` was written at first."""
+class _Modes(QuickGroup):
+    """Chooses the mode by an option if no mode is named: `adagp simulate --layer ...` is the older form."""
 
-    # Typer carries click within itself or beside it, as its version goes: so its types have no name here.
     def list_commands(self, ctx: Any) -> list[str]:
         return list(MODES)
 
@@ -31,10 +31,10 @@ def _unnamed_mode(args: Sequence[str]) -> list[str]:
 
 
 class Mode(TyperCommand):
-    """Refuses the options of the other modes in one line that says whose they are."""
+    """Refuses the options of the other modes in one line that names their mode."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line, as every command does."""
+        """Read the command line."""
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
@@ -55,10 +55,10 @@ def _options(mode: Any) -> set[str]:
 
 simulate_app = typer.Typer(
     cls=_Modes,
-    rich_markup_mode="markdown",
-    help="""Tell the cycles, speed-up and memory energy of training on a 180-PE accelerator, plain and with ADA-GP.
+    rich_markup_mode=MARKUP,
+    help="""Compute cycles, speed-up and memory energy of training on a 180-PE accelerator, plain and with ADA-GP.
 
-Computed by formulas in a second. There are no stalls on memory unless asked for.
+Formulas, not a simulation of every cycle: a second each. Stalls on memory are counted only with `--stalls`.
 
 Try:
 
@@ -67,7 +67,7 @@ Try:
 - `adagp simulate sweep batch=16,64,256 --model vgg13`: what moves the figures.
 - `adagp simulate search --model mobilenet_v2 --pes 256`: the best array, and what ADA-GP gives there.
 
-Without one of these words, `--layer`, `--sweep` or `--search` chooses it; otherwise it is `network`.
+If no mode is named, `--layer`, `--sweep` or `--search` chooses it; the default is `network`.
 """,
     epilog=machines.MACHINE_HELP,
 )

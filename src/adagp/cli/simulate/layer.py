@@ -8,12 +8,12 @@ import typer
 from adagp.accelerator import layer_cost
 from adagp.accelerator.text import parse_layer
 from adagp.cli import machine_options as machines
-from adagp.cli.common import InputError, check_folders, command
+from adagp.cli.common import InputError, check_folders, command, refusals
 from adagp.cli.machine_options import ArrayOptions
+from adagp.cli.options import given_options, spread
 from adagp.cli.simulate.app import Mode, simulate_app
-from adagp.cli.simulate.options import MACHINE_FILE_HELP, OutputOptions, given_options, refusals, refuse_idle, spread
-from adagp.report import accelerator_records as records
-from adagp.report.accelerator_tables import pass_table
+from adagp.cli.simulate.options import MACHINE_FILE_HELP, OutputOptions, refuse_idle
+from adagp.report.accelerator import pass_facts, pass_table
 
 LAYER_HELP = """Keys of a layer:
 
@@ -58,7 +58,7 @@ def layer_command(
     refuse_idle(given, [dataflow], ("buffer_words", "register_words"))
     shape = parse_layer(texts[0], batch)
     costs = layer_cost(shape, array, dataflow)
-    passes = records.pass_facts(costs)
+    passes = pass_facts(costs)
     output.show(
         [pass_table(f"{texts[0]}, batch {batch}, {array} PEs, {dataflow}", costs, dataflow)],
         {"layer": asdict(shape), "array": asdict(array), "dataflow": dataflow, **passes},

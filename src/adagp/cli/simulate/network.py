@@ -8,21 +8,13 @@ import typer
 
 from adagp.accelerator import Design, cost_table
 from adagp.cli import machine_options as machines
-from adagp.cli.common import check_folders, check_pictures, command
+from adagp.cli.common import check_folders, check_pictures, command, refusals
 from adagp.cli.machine_options import DEFAULTS, MachineOptions
+from adagp.cli.options import given_options, spread
 from adagp.cli.simulate.app import Mode, simulate_app
-from adagp.cli.simulate.options import (
-    MACHINE_FILE_HELP,
-    NetworkOptions,
-    OutputOptions,
-    given_options,
-    refusals,
-    refuse_idle,
-    spread,
-)
+from adagp.cli.simulate.options import MACHINE_FILE_HELP, NetworkOptions, OutputOptions, refuse_idle
 from adagp.files import write_bytes
-from adagp.report import accelerator_records as records
-from adagp.report.accelerator_tables import assumptions, design_table, energy_note, layer_table
+from adagp.report.accelerator import assumptions, design_facts, design_table, energy_note, layer_records, layer_table
 
 
 @simulate_app.command("network", cls=Mode, epilog=MACHINE_FILE_HELP + machines.MACHINE_HELP)
@@ -61,13 +53,14 @@ def network_command(
     title = f"{name}, {setting.epochs} epochs of {samples:,} samples"
     notes = (*assumptions(machine, setting.batch, setting.epochs), energy_note(machine, table))
     if picture is not None or timeline is not None:
-        from adagp.report.accelerator_figures import layers_picture, picture_format, timeline_picture
+        from adagp.report.accelerator_plots import layers_picture, timeline_picture
+        from adagp.report.plot import picture_format
 
         if picture is not None:
             write_bytes(picture, layers_picture(simulation, Design.EFFICIENT, title, picture_format(picture)))
         if timeline is not None:
             write_bytes(timeline, timeline_picture(simulation, title, picture_format(timeline)))
-    designs = records.design_facts(simulation, table, batches)
+    designs = design_facts(simulation, table, batches)
     facts = {
         "network": name,
         "batch": setting.batch,
@@ -78,4 +71,4 @@ def network_command(
         "designs": designs,
     }
     tables = [layer_table(simulation, table), design_table(title, simulation, table, batches, notes)]
-    output.show(tables, facts, records.layer_records(name, designs))
+    output.show(tables, facts, layer_records(name, designs))

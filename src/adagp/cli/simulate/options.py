@@ -1,10 +1,8 @@
-"""Options that the modes share, in groups, and how their results are shown."""
+"""Groups of options that the modes share."""
 
 import functools
-import inspect
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -15,11 +13,9 @@ from adagp.accelerator.setting import MACHINE_KEYS
 from adagp.accelerator.text import parse_sizes
 from adagp.cli import machine_options as machines
 from adagp.cli import options
-from adagp.cli.common import InputError, print_json, print_table
+from adagp.cli.common import InputError, print_json, print_table, write_text
 from adagp.cli.machine_options import DEFAULTS
-from adagp.files import write_bytes
-from adagp.report import Table
-from adagp.report.accelerator_records import Record, records_csv
+from adagp.report.table import Table, records_csv
 
 MACHINE_FILE_HELP = (
     'A file for `--machine` has lines such as `array = "12x15"`. '
@@ -28,44 +24,8 @@ MACHINE_FILE_HELP = (
 MODULE_SAMPLES = 50_000
 
 
-def given_options(context: typer.Context) -> set[str]:
-    """The names of the parameters that stand on the command line."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
-
-
-def spread(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one option per field of each dataclass among its parameters: Typer has no groups of options."""
-    signature = inspect.signature(function)
-    groups: dict[str, Any] = {
-        name: parameter.annotation
-        for name, parameter in signature.parameters.items()
-        if is_dataclass(parameter.annotation)
-    }
-
-    @functools.wraps(function)
-    def called(**values: Any) -> None:
-        for name, group in groups.items():
-            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
-        function(**values)
-
-    parameters = []
-    for name, parameter in signature.parameters.items():
-        if name not in groups:
-            parameters.append(parameter)
-            continue
-        parameters += [
-            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
-            for field in fields(groups[name])
-        ]
-    keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
-    called.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
-    called.__annotations__ = {parameter.name: parameter.annotation for parameter in keyword_only}
-    return called
-
-
 class Network(NamedTuple):
-    """A network to simulate: its work for a batch size, its name, and the samples of an epoch."""
+    """A network to simulate: its work for a batch size, its name, and the samples in an epoch."""
 
     works: Callable[[int], list[LayerOp]]
     name: str
@@ -90,7 +50,7 @@ class NetworkOptions:
     epochs: machines.Epochs = DEFAULTS.epochs
 
     def network(self) -> Network:
-        """The network that is asked for; its work is computed once for each batch size."""
+        """The network of the options; its work is computed once for each batch size."""
         if self.module is not None:
             return self._of_the_user(self.module)
         if self.input_shape is not None:
@@ -110,7 +70,7 @@ class NetworkOptions:
         return Network(functools.cache(lambda batch: module_network(module, shape, batch)), module, MODULE_SAMPLES)
 
     def setting(self, machine: Machine) -> Setting:
-        """Its training on a machine."""
+        """The setting of its training on a machine."""
         return Setting(self.batch, self.epochs, machine)
 
 
@@ -122,10 +82,10 @@ class OutputOptions:
     as_json: options.Json = False
     debug: options.Debug = False
 
-    def show(self, tables: Sequence[Table], facts: dict[str, Any], rows: Sequence[Record]) -> None:
+    def show(self, tables: Sequence[Table], facts: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
         """Print tables for people or facts for programs; write rows to the CSV file."""
         if self.csv_file is not None:
-            write_bytes(self.csv_file, records_csv(rows).encode())
+            write_text(self.csv_file, records_csv(rows))
         if self.as_json:
             print_json(facts)
             return
@@ -133,19 +93,10 @@ class OutputOptions:
             print_table(table)
 
 
-@contextmanager
-def refusals() -> Iterator[None]:
-    """What the model refuses is a wrong option."""
-    try:
-        yield
-    except ValueError as error:
-        raise InputError(str(error)) from error
-
-
 def refuse_idle(
     given: Collection[str], dataflows: Sequence[str], memories: Sequence[str] = ("register_words",)
 ) -> None:
-    """Only the row-stationary mapping looks at registers, and for a single layer at the buffer."""
+    """Refuse memory sizes without effect: only rs reads registers, and for a single layer the buffer."""
     idle = [name for name in memories if name in given]
     if idle and "rs" not in dataflows:
         raise InputError(

@@ -7,20 +7,12 @@ import typer
 from adagp.accelerator import DATAFLOWS
 from adagp.accelerator.search import search
 from adagp.cli import machine_options as machines
-from adagp.cli.common import check_folders, command, progress_line
+from adagp.cli.common import check_folders, command, progress_line, refusals
 from adagp.cli.machine_options import MachineOptions
+from adagp.cli.options import given_options, spread
 from adagp.cli.simulate.app import Mode, simulate_app
-from adagp.cli.simulate.options import (
-    MACHINE_FILE_HELP,
-    NetworkOptions,
-    OutputOptions,
-    given_options,
-    refusals,
-    refuse_idle,
-    spread,
-)
-from adagp.report import accelerator_records as records
-from adagp.report.accelerator_tables import assumptions, search_table
+from adagp.cli.simulate.options import MACHINE_FILE_HELP, NetworkOptions, OutputOptions, refuse_idle
+from adagp.report.accelerator import assumptions, design_records, machine_facts, search_table
 
 
 @simulate_app.command("search", cls=Mode, epilog=MACHINE_FILE_HELP + machines.MACHINE_HELP)
@@ -54,8 +46,8 @@ def search_command(
     found = search(works(setting.batch), most, machine, dataflows, progress_line)
     best = [setting.on(array=each.array, dataflow=each.dataflow) for each in found]
     rows = [(each.machine, each.simulate(works)) for each in (*best, setting)]
-    facts = [records.machine_facts(*row, each) for row, each in zip(rows, found, strict=False)]
-    as_given = records.machine_facts(*rows[-1])
+    facts = [machine_facts(*row, each) for row, each in zip(rows, found, strict=False)]
+    as_given = machine_facts(*rows[-1])
     notes = assumptions(machine, setting.batch, setting.epochs)
     output.show(
         [search_table(f"{name}: the best arrays of at most {most} PEs", found, rows, notes)],
@@ -67,5 +59,5 @@ def search_command(
             "found": facts,
             "given": as_given,
         },
-        records.design_records([*facts, as_given]),
+        design_records([*facts, as_given]),
     )

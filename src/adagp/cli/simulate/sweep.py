@@ -1,4 +1,4 @@
-"""`adagp simulate sweep`: what moves the figures of a network."""
+"""`adagp simulate sweep`: the figures of a network over ranges of assumptions."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,21 +9,13 @@ from adagp.accelerator import cost_table
 from adagp.accelerator.setting import SWEPT
 from adagp.accelerator.sweep import parse_ranges, sweep
 from adagp.cli import machine_options as machines
-from adagp.cli.common import InputError, check_folders, check_pictures, command
+from adagp.cli.common import InputError, check_folders, check_pictures, command, refusals
 from adagp.cli.machine_options import DEFAULTS, MachineOptions
+from adagp.cli.options import given_options, spread
 from adagp.cli.simulate.app import Mode, simulate_app
-from adagp.cli.simulate.options import (
-    MACHINE_FILE_HELP,
-    NetworkOptions,
-    OutputOptions,
-    given_options,
-    refusals,
-    refuse_idle,
-    spread,
-)
+from adagp.cli.simulate.options import MACHINE_FILE_HELP, NetworkOptions, OutputOptions, refuse_idle
 from adagp.files import write_bytes
-from adagp.report import accelerator_records as records
-from adagp.report.accelerator_tables import assumptions, energy_note, sweep_table
+from adagp.report.accelerator import assumptions, design_records, energy_note, point_facts, sweep_table
 
 
 @simulate_app.command("sweep", cls=Mode, epilog=MACHINE_FILE_HELP + machines.MACHINE_HELP)
@@ -71,8 +63,9 @@ def sweep_command(
         energy_note(machine, table),
     )
     if picture is not None:
-        from adagp.report.accelerator_figures import picture_format, sweep_picture
+        from adagp.report.accelerator_plots import sweep_picture
+        from adagp.report.plot import picture_format
 
         write_bytes(picture, sweep_picture(points, title, picture_format(picture)))
-    facts = [records.point_facts(point) for point in points]
-    output.show([sweep_table(title, points, notes)], {"network": name, "points": facts}, records.design_records(facts))
+    facts = [point_facts(point) for point in points]
+    output.show([sweep_table(title, points, notes)], {"network": name, "points": facts}, design_records(facts))

@@ -7,10 +7,9 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from adagp import schedules
-from adagp.report import comparison_table, figures, overview_png, page, schedule_table, seeds_table, write_report
-from adagp.report.tables import applied_table
-from adagp.training import RecipeError, methods
+from adagp.report import comparison_plots, comparison_table, overview_png, page, seeds_table, write_report
+from adagp.report.comparison import applied_table
+from adagp.training import methods
 from adagp.training.comparison.result import Comparison, MethodResult, SeedResult
 from adagp.training.tasks import Metric
 
@@ -98,18 +97,6 @@ def test_detail_tables() -> None:
     assert (adagp["GP batches"], adagp["predicted updates"]) == ("10", "10")
 
 
-def test_a_schedule_too_long_to_count_is_refused() -> None:
-    with pytest.raises(RecipeError, match=r"epochs x steps_per_epoch = 3 x 9000000 .*at most 5,000,000"):
-        schedule_table("ladder", schedules.ladder(9_000_000), 3, 9_000_000)
-
-
-def test_schedule_table_adds_up() -> None:
-    table = schedule_table("ladder", schedules.ladder(60), 90, 60)
-    assert [row[0] for row in table.rows] == ["1-10", "11-14", "15-18", "19-22", "23-90"]
-    assert [row[4] for row in table.rows] == ["0", "48", "45", "40", "30"]
-    assert all(len(row[-1]) == 20 for row in table.rows)
-
-
 @pytest.mark.parametrize(("seeds", "layers"), [(1, 0), (2, 4), (3, 20)])
 def test_picture_has_something_in_every_panel(seeds: int, layers: int) -> None:
     picture = Image.open(io.BytesIO(overview_png(comparison(seeds, layers), dpi=60))).convert("RGB")
@@ -152,13 +139,13 @@ class Checker(HTMLParser):
 def test_every_method_can_be_drawn_and_told_apart() -> None:
     drawn = dataclasses.replace(comparison(), methods=[method(name, 1) for name in methods.names()])
     assert overview_png(drawn)
-    assert len({figures.METHOD_STYLES[name] for name in methods.names()}) == len(methods.names())
+    assert len({comparison_plots.METHOD_STYLES[name] for name in methods.names()}) == len(methods.names())
 
 
 def test_mixed_batches_have_bars_of_their_own() -> None:
     mixed = dataclasses.replace(method("topk", 1), batch_ms={"BP": 30.0, "MIXED": 20.0})
     panel = Figure().subplots()
-    figures._milliseconds(panel, dataclasses.replace(comparison(), methods=[method("bp", 1), mixed]))
+    comparison_plots._milliseconds(panel, dataclasses.replace(comparison(), methods=[method("bp", 1), mixed]))
     bars = [
         (round(bar.get_x() + bar.get_width() / 2, 2), bar.get_height(), bar.get_facecolor()) for bar in panel.patches
     ]

@@ -1,17 +1,15 @@
 """Pictures of the accelerator model: timelines, layers, speed-ups, sweeps."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from adagp.accelerator import Design, Simulation, Step
 from adagp.accelerator.sweep import Point
-from adagp.report.accelerator_tables import ADAGP
-from adagp.report.panels import dress, saved
-from adagp.report.schedule_grid import PICTURE_FORMATS
+from adagp.report.accelerator import ADAGP
+from adagp.report.plot import dress, figure_with, saved
 from adagp.schedules import Phase
 
-# Okabe and Ito's palette, which colour-blind eyes can tell apart.
+# Okabe and Ito's colour-blind safe palette.
 COLOURS = {
     Design.BASELINE: "#000000",
     Design.LOW: "#E69F00",
@@ -21,20 +19,6 @@ COLOURS = {
 _PHASES = {Phase.WARMUP: ("warm-up", "#999999"), Phase.BP: ("BP", "#56B4E9"), Phase.GP: ("GP", "#E69F00")}
 _FORWARD, _BACKWARD, _PREDICTOR, _LOAD = "#56B4E9", "#0072B2", "#E69F00", "#999999"
 NAMES = {Design.BASELINE: "Baseline", Design.LOW: "LOW", Design.EFFICIENT: "Efficient", Design.MAX: "MAX"}
-
-
-def picture_format(path: Path) -> str:
-    """What a file's name asks for.
-
-    Raises:
-        ValueError: if it is none of the formats there are.
-    """
-    ending = path.suffix.removeprefix(".").lower()
-    if ending not in PICTURE_FORMATS:
-        raise ValueError(
-            f"picture={path}: cannot be drawn as '{ending}'; end the name in .{' or .'.join(PICTURE_FORMATS)}"
-        )
-    return ending
 
 
 _TIMELINES = (
@@ -53,7 +37,7 @@ def timeline_picture(simulation: Simulation, title: str, file_format: str = "png
         for batch in simulation[design].batches
         if batch.phase is phase
     }
-    figure, axes = _figure(10, 1.0 + sum(0.9 + 0.2 * len(_layers(steps)) for steps in panels.values()), len(panels))
+    figure, axes = figure_with(10, 1.0 + sum(0.9 + 0.2 * len(_layers(steps)) for steps in panels.values()), len(panels))
     longest = max(sum(step.cycles for step in steps) for steps in panels.values())
     for panel, (name, steps) in zip(axes, panels.items(), strict=True):
         _timeline(panel, steps)
@@ -98,10 +82,10 @@ def _timeline(panel: Any, steps: Sequence[Step]) -> None:
 
 
 def layers_picture(simulation: Simulation, design: Design, title: str, file_format: str = "png") -> bytes:
-    """Stacked bars per layer, as figure 16: plain backpropagation beside a design's warm-up, BP and GP batches."""
+    """Stacked bars per layer, as figure 16: plain backpropagation next to a design's warm-up, BP and GP batches."""
     plain = simulation.baseline.layer_cycles()
     names = list(plain)
-    figure, (panel,) = _figure(max(8, 2 + 0.5 * len(names)), 4.5, 1)
+    figure, (panel,) = figure_with(max(8, 2 + 0.5 * len(names)), 4.5, 1)
     places = range(len(names))
     panel.bar(
         [place - 0.2 for place in places], [plain[name] for name in names], 0.38, color="#000000", label="baseline"
@@ -126,7 +110,7 @@ def layers_picture(simulation: Simulation, design: Design, title: str, file_form
 
 
 def bars_picture(
-    groups: Mapping[str, Mapping[str, Mapping[Design, float]]],
+    groups: Mapping[str, Mapping[str, Mapping[str, float]]],
     title: str,
     up: str,
     lines: Mapping[str, float] | None = None,
@@ -135,20 +119,20 @@ def bars_picture(
     """Grouped bars, as figures 17 to 19 and 21: a panel per data set, a group per network, a bar per design.
 
     Args:
-        groups: Panel, network, design: the height of the bar.
-        title: Above all.
-        up: What the height is.
-        lines: Panel: the paper's average for MAX, drawn across.
+        groups: The height of each bar, by panel, network and design.
+        title: The title of the figure.
+        up: The label of the heights.
+        lines: The paper's average for MAX in each panel, drawn across.
         file_format: `png` or `svg`.
     """
-    figure, axes = _figure(11, 0.8 + 2.4 * len(groups), len(groups))
+    figure, axes = figure_with(11, 0.8 + 2.4 * len(groups), len(groups))
     for panel, (name, networks) in zip(axes, groups.items(), strict=True):
         designs = list(next(iter(networks.values())))
         width = 0.8 / len(designs)
         for turn, design in enumerate(designs):
             places = [place + (turn - (len(designs) - 1) / 2) * width for place in range(len(networks))]
             heights = [values[design] for values in networks.values()]
-            panel.bar(places, heights, 0.95 * width, color=COLOURS[design], label=NAMES[design])
+            panel.bar(places, heights, 0.95 * width, color=COLOURS[Design(design)], label=NAMES[Design(design)])
         if lines and name in lines:
             panel.axhline(
                 lines[name], color="#D55E00", linewidth=1.2, linestyle="--", label=f"paper's average {lines[name]}"
@@ -166,7 +150,7 @@ def sweep_picture(points: Sequence[Point], title: str, file_format: str = "png")
     panels: dict[str, list[Point]] = {}
     for point in points:
         panels.setdefault(", ".join(f"{name} {point.values[name]}" for name in others), []).append(point)
-    figure, axes = _figure(7, 0.8 + 3.0 * len(panels), len(panels))
+    figure, axes = figure_with(7, 0.8 + 3.0 * len(panels), len(panels))
     heights = [point.speed_ups[design] for point in points for design in ADAGP]
     room = 0.05 * (max(heights) - min(heights)) + 0.005
     for panel, (name, chosen) in zip(axes, panels.items(), strict=True):
@@ -179,14 +163,6 @@ def sweep_picture(points: Sequence[Point], title: str, file_format: str = "png")
         panel.legend(fontsize=8, frameon=False)
         dress(panel, name, first, "speed-up")
     return _titled(figure, title, file_format)
-
-
-def _figure(width: float, height: float, panels: int) -> tuple[Any, Sequence[Any]]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots(panels, 1, squeeze=False)
-    return figure, [row[0] for row in axes]
 
 
 def _patch(colour: str, label: str) -> Any:

@@ -3,7 +3,7 @@
 import pytest
 
 from adagp import schedules
-from adagp.report import grid_picture, schedule_grid
+from adagp.report import grid_picture, schedule_grid, schedule_table
 from adagp.schedules.sources import specs
 from adagp.training import RecipeError
 
@@ -44,3 +44,15 @@ def test_more_batches_than_can_be_shown_or_drawn_are_refused() -> None:
         schedule_grid(schedule, ["a", "b"], range(100_000_000))
     with pytest.raises(RecipeError, match=r"batches = 3000: .*at most 500"):
         grid_picture(schedule_grid(schedule, ["a", "b"], range(3000)), "too wide")
+
+
+def test_a_schedule_too_long_to_count_is_refused() -> None:
+    with pytest.raises(RecipeError, match=r"epochs x steps_per_epoch = 3 x 9000000 .*at most 5,000,000"):
+        schedule_table("ladder", schedules.ladder(9_000_000), 3, 9_000_000)
+
+
+def test_schedule_table_adds_up() -> None:
+    table = schedule_table("ladder", schedules.ladder(60), 90, 60)
+    assert [row[0] for row in table.rows] == ["1-10", "11-14", "15-18", "19-22", "23-90"]
+    assert [row[4] for row in table.rows] == ["0", "48", "45", "40", "30"]
+    assert all(len(row[-1]) == 20 for row in table.rows)

@@ -1,4 +1,4 @@
-"""`adagp models`: the networks there are to choose from."""
+"""`adagp models`: the networks in all their forms."""
 
 import json
 import math
@@ -9,7 +9,7 @@ import typer
 from adagp import models
 from adagp.cli import options
 from adagp.cli.common import command, print_table
-from adagp.report import Table
+from adagp.report.table import Table
 
 
 @command
@@ -45,7 +45,7 @@ def models_command(
 
 
 def _row(name: str, form: str, *, coverage: bool) -> dict[str, Any]:
-    """On the meta device, as hundreds of megabytes of weights would say no more."""
+    """The facts of a network, built on the meta device because no weight is needed."""
     import torch
 
     from adagp.cost import multiply_adds

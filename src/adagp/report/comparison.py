@@ -1,16 +1,43 @@
-"""The tables of a comparison and of a schedule."""
+"""The tables of a run and of a comparison, and the comparison's report: one HTML page that refers to no other file."""
 
-from collections.abc import Callable
-from itertools import groupby
+import base64
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
 
-from adagp import Plan
+from adagp.report.comparison_plots import overview_png
+from adagp.report.html import document, table_html
 from adagp.report.table import Table
-from adagp.training import RecipeError
 from adagp.training.comparison.result import Comparison, MethodResult
 from adagp.training.planning import BATCH_KINDS
+from adagp.training.run.folder import write_file
 from adagp.training.tasks import Metric
 
-_MOST_BATCHES = 5_000_000
+
+def run_table(title: str, metrics: Sequence[Metric], result: Mapping[str, Any]) -> Table:
+    """The result of one run."""
+    shown = [metric for metric in metrics if f"test_{metric.name}" in result]
+    return Table(
+        title=title,
+        columns=(
+            *(metric.heading for metric in shown),
+            "test loss",
+            "train s",
+            "median ms per batch",
+            "updates applied",
+        ),
+        rows=[
+            (
+                *(metric.cell(result[f"test_{metric.name}"]) for metric in shown),
+                f"{result['test_loss']:.4f}",
+                f"{result['train_seconds']:.1f}",
+                ", ".join(f"{kind} {ms:.1f}" for kind, ms in result["median_ms"].items()),
+                ", ".join(f"{source} {count}" for source, count in result["counts"].items()),
+            )
+        ],
+        text_columns=0,
+    )
 
 
 def comparison_table(comparison: Comparison) -> Table:
@@ -46,7 +73,7 @@ def comparison_table(comparison: Comparison) -> Table:
             *lost,
             f"{comparison.metric.label}: mean ± std over {seeds}, {tested}, last epoch",
             "train s: mean over seeds; data, predictor, optimizer in the clock; no evaluation",
-            "speed-up: seconds of bp / the method's, interleaved in this comparison; none where a run diverged",
+            "speed-up: seconds of bp / the method's, interleaved in this comparison; - if a run diverged",
             f"{' ms, '.join(kinds)} ms: median per batch over all seeds; BP includes warm-up batches",
             *(["MIXED: some layers of the batch have another source than backprop"] if "MIXED" in kinds else []),
             f"pred. ms: the predictor's median within a {both} batch",
@@ -57,7 +84,7 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def seeds_table(comparison: Comparison) -> Table:
-    """Every single run."""
+    """Every run."""
     metric, *others = comparison.metrics
     return Table(
         title="Each seed",
@@ -88,7 +115,7 @@ def seeds_table(comparison: Comparison) -> Table:
 
 
 def applied_table(comparison: Comparison) -> Table:
-    """What was really applied: batches per phase and layer updates per source."""
+    """The batches per phase and the layer updates per source that were applied."""
     sources = sorted({name for result in comparison.methods for name in result.counts})
     kinds = [
         kind
@@ -108,50 +135,6 @@ def applied_table(comparison: Comparison) -> Table:
         ],
         notes=("batches and layer updates, summed over seeds",),
     )
-
-
-def schedule_table(title: str, schedule: Callable[[int], Plan], epochs: int, steps_per_epoch: int) -> Table:
-    """Phases of a schedule epoch by epoch; neighbouring epochs with the same counts share a row.
-
-    Raises:
-        RecipeError: For more batches than can be counted while one waits.
-    """
-    if epochs * steps_per_epoch > _MOST_BATCHES:
-        raise RecipeError(
-            f"epochs x steps_per_epoch = {epochs} x {steps_per_epoch} are too many batches to count: at most "
-            f"{_MOST_BATCHES:,}; give fewer steps per epoch, the shares stay the same"
-        )
-    per_epoch: list[tuple[str, int, int, int]] = []
-    for epoch in range(epochs):
-        plans = [schedule(step) for step in range(epoch * steps_per_epoch, (epoch + 1) * steps_per_epoch)]
-        phases = [plan.phase.value for plan in plans]
-        notes = " ".join(dict.fromkeys(plan.note for plan in plans))
-        per_epoch.append((notes, phases.count("WARMUP"), phases.count("BP"), phases.count("GP")))
-    rows = []
-    first = 1
-    for (notes, warmup, bp, gp), group in groupby(per_epoch):
-        length = len(list(group))
-        label = str(first) if length == 1 else f"{first}-{first + length - 1}"
-        share = _percent(gp / steps_per_epoch)
-        rows.append((label, notes, str(warmup), str(bp), str(gp), share, _strip(warmup, bp, gp)))
-        first += length
-    total, total_gp = epochs * steps_per_epoch, sum(epoch[3] for epoch in per_epoch)
-    return Table(
-        title=title,
-        columns=("epochs", "GP:BP", "WARMUP", "BP", "GP", "GP share", "share of an epoch"),
-        rows=rows,
-        notes=(
-            f"batches per epoch of {steps_per_epoch}; # warm-up, = BP, . GP",
-            f"{total_gp} of {total} batches ({_percent(total_gp / total)}) are GP",
-        ),
-        text_columns=2,
-    )
-
-
-def _strip(warmup: int, bp: int, gp: int, width: int = 20) -> str:
-    total = warmup + bp + gp
-    marks = [round(width * edge / total) for edge in (warmup, warmup + bp, total)]
-    return "#" * marks[0] + "=" * (marks[1] - marks[0]) + "." * (marks[2] - marks[1])
 
 
 def _kinds(comparison: Comparison) -> list[str]:
@@ -183,5 +166,56 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+def write_report(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
+    """Write `figures.png` and `report.html` into `folder`, atomically, and return their paths."""
+    picture = overview_png(comparison)
+    png, html = folder / "figures.png", folder / "report.html"
+    write_file(png, picture)
+    write_file(html, page(comparison, picture).encode())
+    return png, html
+
+
+def page(comparison: Comparison, picture: bytes) -> str:
+    """The page, verdict first; `picture` is a PNG to embed."""
+    recipe = comparison.recipe
+    title = f"{recipe['model']} on {recipe['data']}: methods compared"
+    image = base64.b64encode(picture).decode()
+    methods = "".join(
+        f"<li><b>{escape(result.method)}</b>: {escape(result.summary)}</li>" for result in comparison.methods
+    )
+    return document(
+        title,
+        f'<p class="verdict">{escape(comparison.verdict)}</p>\n'
+        f"{table_html(comparison_table(comparison))}\n"
+        f'<p class="scroll"><img alt="Score over epochs and over seconds, cosine per layer, milliseconds per batch" '
+        f'src="data:image/png;base64,{image}"></p>\n'
+        f"<h2>Methods</h2>\n<ul>{methods}</ul>\n"
+        f"<h2>Details</h2>\n{table_html(seeds_table(comparison))}\n{table_html(applied_table(comparison))}\n"
+        f"{_reasons(comparison)}"
+        f"<h2>Recipe</h2>\n{table_html(_pairs('Recipe', recipe))}\n"
+        f"<h2>Environment</h2>\n{table_html(_pairs('Environment', comparison.environment))}\n",
+    )
+
+
+def _reasons(comparison: Comparison) -> str:
+    """Why adaptive schedules changed their k:m, seed by seed; empty if k:m never changed."""
+    lists = "".join(
+        f"<h3>{escape(result.method)}, seed {seed.seed}</h3>\n<ul>"
+        + "".join(f"<li>{escape(reason)}</li>" for reason in seed.reasons)
+        + "</ul>\n"
+        for result in comparison.methods
+        for seed in result.seeds
+        if seed.reasons
+    )
+    return f"<h2>Why k:m changed</h2>\n{lists}" if lists else ""
+
+
+def _pairs(title: str, values: dict[str, Any]) -> Table:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            flat |= {f"{name} {inner}": item for inner, item in value.items()}
+        else:
+            flat[name] = value
+    rows = [(name, "-" if value is None else str(value)) for name, value in flat.items()]
+    return Table(title, ("name", "value"), rows, text_columns=2)

@@ -1,6 +1,8 @@
-"""The accelerator model's figures as tables, with all they rest on beside them."""
+"""Results of the accelerator model: tables with their assumptions, and plain values for JSON and CSV."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from adagp.accelerator import (
     COST_TABLES,
@@ -19,11 +21,12 @@ from adagp.report.table import Table
 from adagp.schedules import Phase
 
 ADAGP = (Design.LOW, Design.EFFICIENT, Design.MAX)
+Record = dict[str, Any]
 _SPEED_UPS = tuple(f"x {design.value}" for design in ADAGP)
 
 
 def assumptions(machine: Machine, batch: int | None = None, epochs: int | None = None) -> tuple[str, ...]:
-    """Everything a figure depends on, in a few lines; batch or epochs that vary are left out."""
+    """Everything a figure depends on, in a few lines; a batch or epochs that vary are left out."""
     array, second, predictor = machine.array, machine.second_array, machine.predictor
     several = "s" if predictor.channels > 1 else ""
     scale = [
@@ -43,7 +46,7 @@ def assumptions(machine: Machine, batch: int | None = None, epochs: int | None =
 
 
 def energy_note(machine: Machine, table: CostTable) -> str:
-    """What an energy is made of."""
+    """A note about what an energy counts."""
     name = next(name for name, known in COST_TABLES.items() if known == table)
     return f"energy: DRAM and buffer accesses, policy '{machine.policy}', table '{name}', unit {table.unit}"
 
@@ -123,7 +126,7 @@ def search_table(
         ],
         (
             "array: the fastest for plain backpropagation; baseline, max: cycles of an average batch there",
-            "of best: the baseline beside the fastest; x: ADA-GP's speed-up over the baseline of the same array",
+            "of best: the baseline over the fastest one; x: ADA-GP's speed-up over the baseline of the same array",
             "shapes weighed: " + ", ".join(f"{best.dataflow} {best.tried}" for best in found),
             f"the last row: the array that was given, under {rows[-1][0].dataflow}",
             *notes,
@@ -187,3 +190,92 @@ def short(value: float) -> str:
             break
         value /= 1000
     return f"{value:#.4g}{prefix}" if prefix else f"{value:g}"
+
+
+def design_facts(simulation: Simulation, table: CostTable, batches: int) -> dict[str, Record]:
+    """Every design, for a training of this number of batches."""
+    return {design.value: _design(simulation, design, table, batches) for design in simulation}
+
+
+def _design(simulation: Simulation, design: Design, table: CostTable, batches: int) -> Record:
+    run = simulation[design]
+    scale = batches / run.count
+    cycles, energies = run.layer_cycles(), run.layer_energy(table)
+    return {
+        "cycles": round(run.cycles * scale),
+        "speed_up": simulation.speed_up(design),
+        "dram_words": round(run.dram_words * scale),
+        "buffer_words": round(run.buffer_words * scale),
+        "energy": run.energy(table) * scale,
+        "energy_saved": simulation.energy_saved(design, table),
+        "phases": _phases(run),
+        "layers": [
+            {"layer": name, "cycles": round(cycles[name] * scale), "energy": energies.get(name, 0.0) * scale}
+            for name in cycles
+        ],
+    }
+
+
+def _phases(run: DesignRun) -> list[Record]:
+    return [
+        {
+            "phase": batch.phase.value,
+            "share": batch.count / run.count,
+            "batch_cycles": batch.cycles,
+            "batch_dram_words": batch.dram_words,
+            "batch_buffer_words": batch.buffer_words,
+        }
+        for batch in run.batches
+    ]
+
+
+def layer_records(network: str, designs: Mapping[str, Record]) -> list[Record]:
+    """Every layer on every design, from `design_facts`."""
+    return [
+        {"network": network, "design": design, **layer}
+        for design, facts in designs.items()
+        for layer in facts["layers"]
+    ]
+
+
+def pass_facts(costs: Mapping[Pass, PassCost]) -> dict[str, Record]:
+    """The passes of one layer."""
+    return {which.value: asdict(cost) for which, cost in costs.items()}
+
+
+def machine_facts(machine: Machine, simulation: Simulation, found: BestArray | None = None) -> Record:
+    """An array of a search, or the one that was given, and what ADA-GP gives on it."""
+    return {
+        "dataflow": machine.dataflow,
+        "rows": machine.array.rows,
+        "columns": machine.array.columns,
+        **({"tried": found.tried} if found else {}),
+        "designs": {
+            design.value: {"batch_cycles": run.batch_cycles, "speed_up": simulation.speed_up(design)}
+            for design, run in simulation.items()
+        },
+    }
+
+
+def point_facts(point: Point) -> Record:
+    """One point of a sweep."""
+    return {
+        **point.values,
+        "designs": {
+            design.value: {
+                "batch_cycles": point.cycles[design],
+                "speed_up": point.speed_ups[design],
+                "energy_saved": point.energy_saved[design],
+            }
+            for design in Design
+        },
+    }
+
+
+def design_records(facts: Sequence[Record]) -> list[Record]:
+    """One record for each design of each point or array."""
+    return [
+        {**{key: value for key, value in each.items() if key != "designs"}, "design": design, **figures}
+        for each in facts
+        for design, figures in each["designs"].items()
+    ]

@@ -1,29 +1,35 @@
-"""A simulated pipeline as a grid, rows devices and columns time: for the terminal, and as SVG."""
+"""A simulated pipeline: its figures, a grid of devices over time, SVG, an HTML page and a Chrome trace."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from html import escape
+from typing import Any
 
 from adagp.accelerator.pipeline import Slot, Timeline
+from adagp.report.html import document, table_html
+from adagp.report.table import Table
 
 PASSES = {"F": ("forward, BP", "#56B4E9"), "B": ("backward, BP", "#E69F00"), "G": ("forward and update, GP", "#009E73")}
-"""Letter, meaning and colour of a pass; Okabe and Ito's palette, which colour-blind eyes can tell apart."""
+"""Letter, meaning and colour of a pass, from Okabe and Ito's colour-blind safe palette."""
+
+STEP_MICROSECONDS = 1000
+"""Trace viewers show seconds, not steps: a step is shown as a millisecond."""
 
 _NARROWEST, _WIDEST, _ROW, _LEFT, _GAP, _LEGEND = 26, 1600, 26, 76, 44, 190  # pixels
 _TEXT = 'font-family="system-ui, sans-serif" font-size="12" fill="#222"'
 
 
 def letter(timeline: Timeline, slot: Slot) -> str:
-    """What kind of pass a slot is: a key of `PASSES`."""
+    """The kind of pass in a slot, a key of `PASSES`."""
     if slot.task.backward:
         return "B"
     return "F" if timeline.pipeline.has_backward(slot.task.batch) else "G"
 
 
 def number(timeline: Timeline, slot: Slot) -> int:
-    """The micro-batch of a slot, counted on from batch to batch."""
+    """The micro-batch of a slot, counted from the first batch on."""
     return slot.task.batch * timeline.pipeline.microbatches + slot.task.micro_batch
 
 
@@ -33,7 +39,7 @@ class PipelineGrid:
 
     Attributes:
         column: Steps in a column.
-        rows: Per device the slot that each column lies in, None where the device waits.
+        rows: Per device the slot in each column; None if the device is idle.
     """
 
     column: float
@@ -41,7 +47,7 @@ class PipelineGrid:
 
 
 def pipeline_grid(timeline: Timeline, most_columns: int = 150) -> PipelineGrid | None:
-    """The coarsest grid that shows every start and end; None where that needs more columns than one can read."""
+    """The coarsest grid that shows every start and end; None if it needs more than `most_columns`."""
     times = {_exact(time) for slot in timeline.slots for time in (slot.start, slot.end)}
     common = math.lcm(*(time.denominator for time in times))
     column = Fraction(math.gcd(*(int(time * common) for time in times)), common)
@@ -56,12 +62,12 @@ def pipeline_grid(timeline: Timeline, most_columns: int = 150) -> PipelineGrid |
 
 
 def _exact(time: float) -> Fraction:
-    """A time as people write it: sums of 0.1 are multiples of it again."""
+    """A time as a short fraction, so that sums of 0.1 are exact multiples of it."""
     return Fraction(time).limit_denominator(10**6)
 
 
 def pipeline_svg(panels: Sequence[tuple[str, Timeline]]) -> str:
-    """Timelines below each other, on one scale, each with its title; what a rectangle is, its tooltip says."""
+    """Timelines below each other on one scale, each with its title; a tooltip explains each rectangle."""
     longest = max(timeline.steps for _, timeline in panels)
     shortest = min(slot.end - slot.start for _, timeline in panels for slot in timeline.slots)
     scale = min(_NARROWEST / shortest, _WIDEST / longest)
@@ -136,3 +142,77 @@ def _legend(letters: Sequence[str], y: float) -> list[str]:
         parts.append(f'<rect x="{x}" y="{y - 11}" width="14" height="14" fill="{colour}"/>')
         parts.append(f'<text x="{x + 20}" y="{y + 1}" {_TEXT}>{about}</text>')
     return parts
+
+
+def pipeline_page(title: str, table: Table, panels: Sequence[tuple[str, Timeline]]) -> str:
+    """An HTML page with a table, and below it the timelines on one scale, each with its title."""
+    return document(title, f'{table_html(table)}\n<div class="scroll">{pipeline_svg(panels)}</div>\n')
+
+
+def chrome_trace(timeline: Timeline) -> dict[str, Any]:
+    """The timeline in the Trace Event Format: a process per pipeline, a thread per device, an event per slot."""
+    pipeline = timeline.pipeline
+    names = [{"name": "process_name", "ph": "M", "pid": 0, "args": {"name": pipeline.scheme}}]
+    threads = [
+        {"name": "thread_name", "ph": "M", "pid": 0, "tid": device, "args": {"name": f"device {device}"}}
+        for device in range(pipeline.devices)
+    ]
+    events = [
+        {
+            "name": f"{letter(timeline, slot)}{number(timeline, slot)}",
+            "cat": PASSES[letter(timeline, slot)][0],
+            "ph": "X",
+            "pid": 0,
+            "tid": slot.device,
+            "ts": slot.start * STEP_MICROSECONDS,
+            "dur": (slot.end - slot.start) * STEP_MICROSECONDS,
+            "args": {
+                "phase": pipeline.phases[slot.task.batch].value,
+                "batch": slot.task.batch,
+                "micro_batch": slot.task.micro_batch,
+                "stage": slot.task.stage,
+            },
+        }
+        for slot in timeline.slots
+    ]
+    return {"traceEvents": [*names, *threads, *events], "displayTimeUnit": "ms"}
+
+
+def pipeline_figures(timeline: Timeline, plain: Timeline) -> dict[str, str]:
+    """The figures of a timeline, with `plain` the same batches all in BP without a predictor."""
+    return {
+        "steps": f"{timeline.steps:g}",
+        "all BP, without a predictor": f"{plain.steps:g} steps, so the speed-up is {plain.steps / timeline.steps:.3f}",
+        "devices at work": f"{100 * timeline.busy:.1f} % of the time",
+        "activations held at most": f"{', '.join(map(str, timeline.held))} micro-batches on devices 0 to "
+        f"{len(timeline.held) - 1}",
+    }
+
+
+def pipeline_record(timeline: Timeline, plain: Timeline) -> dict[str, Any]:
+    """The figures and every slot as plain values, for JSON; `plain` as in `pipeline_figures`."""
+    pipeline = timeline.pipeline
+    return {
+        "schedule": pipeline.scheme,
+        "devices": pipeline.devices,
+        "microbatches": pipeline.microbatches,
+        "phases": [phase.value for phase in pipeline.phases],
+        "steps": timeline.steps,
+        "all_bp_steps": plain.steps,
+        "speed_up": plain.steps / timeline.steps,
+        "busy": timeline.busy,
+        "held": timeline.held,
+        "tasks": [
+            {
+                "device": slot.device,
+                "stage": slot.task.stage,
+                "pass": "backward" if slot.task.backward else "forward",
+                "phase": pipeline.phases[slot.task.batch].value,
+                "batch": slot.task.batch,
+                "micro_batch": slot.task.micro_batch,
+                "start": slot.start,
+                "end": slot.end,
+            }
+            for slot in timeline.slots
+        ],
+    }

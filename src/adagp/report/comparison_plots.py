@@ -1,14 +1,17 @@
-"""Figures of a comparison: readable in print, by colour-blind eyes, and without a legend hunt."""
+"""Pictures of training runs: a comparison of methods, scores over epochs, the quality of predictions."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from textwrap import fill
 from typing import Any
 
-from adagp.report.panels import dress, saved, viridis
+from adagp.report.plot import dress, figure_with, saved, viridis
 from adagp.training.comparison.result import Comparison, SeedResult
+from adagp.training.tasks import Metric
 
-# Okabe and Ito's palette; line styles tell methods apart where colours do not.
+# Okabe and Ito's palette; line styles separate methods that share a colour.
 METHOD_STYLES = {
     "bp": ("#000000", "-"),
     "adagp": ("#0072B2", "-"),
@@ -26,31 +29,35 @@ METHOD_STYLES = {
     "prefix-zero": ("#E69F00", "-."),
     "table": ("#56B4E9", "-."),
 }
+QUALITY_FIGURES = {
+    "mape": "MAPE (as a ratio)",
+    "mse": "MSE",
+    "cosine": "cosine with the true gradient",
+    "norm_ratio": "length over that of the true gradient",
+}
+"""The figures of predictions: the paper's two, and two that say whether applying them helps."""
 _TITLE_CHARACTERS = 110  # in a line, at this size and width
 _BATCH_COLOURS = {"BP": "#0072B2", "MIXED": "#009E73", "GP": "#E69F00"}
 
 
 def overview_png(comparison: Comparison, dpi: int = 130) -> bytes:
     """Four panels as PNG: the score over epochs and over seconds, cosine per layer, milliseconds per batch."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12, 8), layout="constrained")
-    panels = figure.subplots(2, 2)
+    figure, panels = figure_with(12, 8, 2, 2)
     recipe = comparison.recipe
     title = f"{recipe['model']} on {recipe['data']}, lr {recipe['lr']:g}: {comparison.protocol}"
     figure.suptitle(fill(title, _TITLE_CHARACTERS), fontsize=12)
-    _scores(panels[0][0], comparison, lambda seed: seed.epochs, "epochs")
-    _scores(panels[0][1], comparison, lambda seed: seed.seconds, "training seconds")
-    _cosines(panels[1][0], comparison)
-    _milliseconds(panels[1][1], comparison)
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    panels[0][0].legend(handles, labels, loc="lower right", frameon=True, framealpha=0.9, fontsize=9)
-    return saved(figure, "png", dpi)
+    _scores(panels[0], comparison, lambda seed: seed.epochs, "epochs")
+    _scores(panels[1], comparison, lambda seed: seed.seconds, "training seconds")
+    _cosines(panels[2], comparison)
+    _milliseconds(panels[3], comparison)
+    handles, labels = panels[0].get_legend_handles_labels()
+    panels[0].legend(handles, labels, loc="lower right", frameon=True, framealpha=0.9, fontsize=9)
+    return saved(figure, dpi=dpi)
 
 
 def _scores(panel: Any, comparison: Comparison, axis: Callable[[SeedResult], list[float]], label: str) -> None:
     metric = comparison.metric
-    # Where a seed diverged, the curve ends with it: a mean over fewer seeds would not be the same thing.
+    # The curve ends where a seed diverged: a mean over fewer seeds could not be compared.
     for result in comparison.methods:
         colour, style = METHOD_STYLES[result.method]
         across = [fmean(values) for values in zip(*(axis(seed) for seed in result.seeds), strict=False)]
@@ -67,7 +74,7 @@ def _scores(panel: Any, comparison: Comparison, axis: Callable[[SeedResult], lis
 
 
 def _score_limits(comparison: Comparison) -> tuple[float, float]:
-    """Zoom to where methods can be told apart; the first epochs may leave the panel below."""
+    """The range in which the methods differ; the first epochs may lie below it."""
     scale = comparison.metric.scale
     seeds = [seed for result in comparison.methods for seed in result.seeds]
     finals = [scale * seed.score for seed in seeds]
@@ -131,3 +138,60 @@ def _milliseconds(panel: Any, comparison: Comparison) -> None:
     panel.margins(y=0.25)
     panel.legend(fontsize=9, loc="upper center", ncols=4)
     dress(panel, "Median milliseconds per batch", "", "ms")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The score of one run after each epoch."""
+
+    method: str
+    values: Sequence[float]
+
+
+def curves_png(panels: Mapping[str, Sequence[Curve]], metric: Metric, dpi: int = 130) -> bytes:
+    """A panel per title, with the metric of each run over its epochs."""
+    columns = min(3, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure, axes = figure_with(4.6 * columns, 3.4 * rows, rows, columns)
+    for panel, (title, curves) in zip(axes, panels.items(), strict=False):
+        seen: set[str] = set()
+        for curve in curves:
+            colour, style = METHOD_STYLES[curve.method]
+            name = None if curve.method in seen else curve.method
+            seen.add(curve.method)
+            epochs, values = range(1, len(curve.values) + 1), [metric.scale * value for value in curve.values]
+            panel.plot(epochs, values, style, color=colour, label=name, linewidth=1.8, marker="o", markersize=4)
+        panel.xaxis.get_major_locator().set_params(integer=True)
+        panel.legend(fontsize=8)
+        dress(panel, title, "epochs", f"test {metric.heading}")
+    for panel in axes[len(panels) :]:
+        panel.set_visible(False)
+    return saved(figure, dpi=dpi)
+
+
+def quality_png(epochs: Sequence[Mapping[str, Mapping[str, float]]], title: str, dpi: int = 130) -> bytes:
+    """Four panels, MAPE, MSE, cosine and norm ratio, with a curve for each layer over the epochs.
+
+    Args:
+        epochs: After each epoch, for each layer, its figures by name.
+        title: What was trained.
+        dpi: Resolution of the picture.
+    """
+    figure, axes = figure_with(12, 8, 2, 2)
+    figure.suptitle(title, fontsize=12)
+    layers = list(epochs[-1])
+    colours = viridis()
+    for place, (panel, (name, called)) in enumerate(zip(axes, QUALITY_FIGURES.items(), strict=True)):
+        for index, layer in enumerate(layers):
+            values = [layers_of.get(layer, {}).get(name, math.nan) for layers_of in epochs]
+            colour = colours(0.92 * index / max(1, len(layers) - 1))
+            panel.plot(
+                range(1, len(epochs) + 1), values, color=colour, linewidth=1.6, marker="o", markersize=3, label=layer
+            )
+        if name == "mse":
+            panel.set_yscale("log")
+        panel.xaxis.get_major_locator().set_params(integer=True)
+        if place == 0:
+            panel.legend(fontsize=7, ncols=2, title="layer", title_fontsize=8)
+        dress(panel, called, "epochs", name.replace("_", " "))
+    return saved(figure, dpi=dpi)

@@ -1,11 +1,16 @@
-"""The three ADA-GP designs as a picture: what the baseline has, and what each adds."""
+"""The accelerator in RTL: tables of its checks, cycles and resources, and the three ADA-GP designs as a picture."""
 
-from io import BytesIO
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from adagp.accelerator import Design
-from adagp.accelerator.rtl.geometry import CoreGeometry
-from adagp.accelerator.rtl.top import MAIN, PREDICTOR, geometries
+from adagp.report.plot import figure_with, saved
+from adagp.report.table import Table
+
+if TYPE_CHECKING:
+    from adagp.accelerator.rtl.checks import Check
+    from adagp.accelerator.rtl.geometry import CoreGeometry
+    from adagp.accelerator.rtl.measure import BatchCycles
 
 _BASE, _ADDED, _LINE = "#dfe7f2", "#f9c98b", "#3b4a63"
 _TITLES = {
@@ -15,12 +20,72 @@ _TITLES = {
 }
 
 
+def checks_table(title: str, checks: "Sequence[Check]") -> Table:
+    """Computations on the RTL, compared with torch and the accelerator model."""
+    return Table(
+        title,
+        ("computed", "bit-exact", "error", "bound", "cycles", "model"),
+        [
+            (
+                check.name,
+                "yes" if check.exact else "NO",
+                f"{check.error:.2e}",
+                f"{check.bound:.2e}" if check.within else f"{check.bound:.2e} EXCEEDED",
+                f"{check.cycles:,}",
+                f"{check.model_cycles:,}",
+            )
+            for check in checks
+        ],
+        (
+            "bit-exact: against whole numbers computed by torch's convolutions, without banks and folds",
+            "error: the largest distance from torch in 64-bit floating point; bound: what 16 bits allow",
+            "cycles: of the products, measured; model: the accelerator model's, and 3 for each descriptor",
+        ),
+    )
+
+
+def cycles_table(batches: "Sequence[BatchCycles]") -> Table:
+    """The cycles of batches on the RTL, with those of the accelerator model."""
+    return Table(
+        "Cycles of a batch on the RTL",
+        ("design", "batch", "measured", "products", "moves", "descriptors", "model"),
+        [
+            (
+                batch.design.value,
+                batch.phase.value,
+                *(
+                    f"{cycles:,}"
+                    for cycles in (batch.measured, batch.products, batch.moves, batch.descriptors, batch.model)
+                ),
+            )
+            for batch in batches
+        ],
+        (
+            "measured = products + moves + descriptors; of two cores, the slower one in each stage",
+            "the model counts products, and what LOW loads; the RTL also moves operands and results, in all designs",
+            "low: the model loads no filling of folds, and in BP also Adam's moments, which the RTL does not have",
+            "max, BP: the model trains the predictor during the same layer's backward; the RTL waits for the gradient",
+        ),
+        text_columns=2,
+    )
+
+
+def synthesis_table(title: str, target: str, resources: Mapping[str, int]) -> Table:
+    """The resources of one design for a target of yosys."""
+    notes = (
+        ("lut: with inverters and shift registers, before any are packed in pairs",)
+        if target == "xc7"
+        else ("area: of logic cells; memories are left out, as a chip takes them from a memory compiler",)
+    )
+    return Table(title, ("resource", "used"), [(name, f"{count:,}") for name, count in resources.items()], notes)
+
+
 def designs_png(array: tuple[int, int], second_array: tuple[int, int], dpi: int = 110) -> bytes:
     """The designs side by side; what a design adds to the baseline is coloured."""
-    from matplotlib.figure import Figure
+    from adagp.accelerator.rtl.top import MAIN, PREDICTOR, geometries  # imports Amaranth, an extra
 
-    figure = Figure(figsize=(16, 6.2), layout="constrained")
-    for axes, (design, title) in zip(figure.subplots(1, 3), _TITLES.items(), strict=True):
+    figure, panels = figure_with(16, 6.2, 1, 3)
+    for axes, (design, title) in zip(panels, _TITLES.items(), strict=True):
         axes.set_xlim(0, 10)
         axes.set_ylim(0, 12)
         axes.axis("off")
@@ -34,13 +99,11 @@ def designs_png(array: tuple[int, int], second_array: tuple[int, int], dpi: int 
             axes.text(2.6, 4.8, "added to the baseline", va="center", fontsize=10, color=_LINE)
         else:
             _core(axes, 0.3, cores[PREDICTOR], added=True)
-    stream = BytesIO()
-    figure.savefig(stream, format="png", dpi=dpi, metadata={"Software": "adagp"})
-    return stream.getvalue()
+    return saved(figure, dpi=dpi)
 
 
-def _core(axes: Any, bottom: float, core: CoreGeometry, added: bool) -> None:
-    """One core in the height of 5.3 from `bottom` on."""
+def _core(axes: Any, bottom: float, core: "CoreGeometry", added: bool) -> None:
+    """Draw one core, 5.3 high from `bottom`."""
     colour = _ADDED if added else _BASE
     middle = bottom + 2.55
     _box(axes, 1.9, bottom + 4.5, 7.9, 0.8, "controller: descriptors in, addresses out", colour)

@@ -8,21 +8,28 @@ import typer
 
 from adagp.accelerator import Design, Machine, Setting
 from adagp.cli import options
-from adagp.cli.common import InputError, check_folders, command, print_json, print_table
+from adagp.cli.common import (
+    InputError,
+    check_folders,
+    command,
+    print_files,
+    print_json,
+    print_table,
+    print_tables,
+    refusals,
+    write_text,
+)
 from adagp.cli.display import Display
 from adagp.cli.machine_options import DEFAULTS, Dataflow
-from adagp.cli.pipeline import Html, Svg, write_text
-from adagp.report.pipeline_grid import pipeline_svg
-from adagp.report.pipeline_page import pipeline_page
+from adagp.cli.pipeline import Html, Svg
+from adagp.report.pipeline import pipeline_page, pipeline_svg
 from adagp.reproduce.figure20 import PAPER, bars, bars_tables
 from adagp.reproduce.pipeline import SCHEMES, figure_table, panels
 
 DESIGNS = [design.value for design in Design if design is not Design.BASELINE]
 
 
-def figure_command(figure: int) -> Callable[..., None]:
-    """The command that draws one of figures 10 to 12."""
-
+def _figure_command(figure: int) -> Callable[..., None]:
     @command
     def draw(svg: Svg = None, html: Html = None, as_json: options.Json = False, debug: options.Debug = False) -> None:
         del debug
@@ -35,26 +42,10 @@ def figure_command(figure: int) -> Callable[..., None]:
         if html is not None:
             write_text(html, pipeline_page(table.title, table, drawn))
         if as_json:
-            print_json(
-                {
-                    "schedule": SCHEMES[figure],
-                    "panels": [
-                        {
-                            "title": panel.title,
-                            "phases": [phase.value for phase in panel.timeline.pipeline.phases],
-                            "steps": panel.timeline.steps,
-                            "paper_steps": panel.paper_steps,
-                            "all_bp_steps": panel.plain_steps,
-                        }
-                        for panel in shown
-                    ],
-                }
-            )
+            print_json({"schedule": SCHEMES[figure], "panels": [panel.plain() for panel in shown]})
             return
         print_table(table)
-        for what, path in (("picture", svg), ("page", html)):
-            if path is not None:
-                print(f"{what}: {path}")
+        print_files(picture=svg, page=html)
 
     draw.__doc__ = f"""Figure {figure} of the ADA-GP paper: its phases over {SCHEMES[figure]}.
 
@@ -65,8 +56,11 @@ def figure_command(figure: int) -> Callable[..., None]:
     return draw
 
 
+fig10_command, fig11_command, fig12_command = (_figure_command(figure) for figure in (10, 11, 12))
+
+
 @command
-def speed_up_command(
+def fig20_command(
     batch: Annotated[
         int, typer.Option(help="Samples in a batch; a micro-batch has a quarter of them.")
     ] = DEFAULTS.batch,
@@ -91,12 +85,9 @@ def speed_up_command(
     if design not in DESIGNS:
         raise InputError(f"design '{design}' is unknown; choose one of {', '.join(DESIGNS)}")
     chosen = Design(design)
-    try:
+    with refusals(), Display(as_json) as display:
         setting = Setting(batch, epochs, Machine(dataflow=dataflow))
-        with Display(as_json) as display:
-            found = bars(setting, chosen, display.on_message)
-    except ValueError as error:
-        raise InputError(str(error)) from error
+        found = bars(setting, chosen, display.on_message)
     if as_json:
         print_json(
             {
@@ -109,5 +100,4 @@ def speed_up_command(
             }
         )
         return
-    for table in bars_tables(found, setting, chosen):
-        print_table(table)
+    print_tables(bars_tables(found, setting, chosen), {}, as_json)

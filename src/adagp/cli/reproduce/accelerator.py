@@ -1,0 +1,186 @@
+"""`adagp reproduce fig16` to `fig19`, `fig21`, `table2-cycles`, `table3-cycles`, `iso-power` and `iso-area`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from adagp.accelerator import COST_TABLES, DATA_SHAPES, Design, Setting, Simulation
+from adagp.cli import machine_options as machines
+from adagp.cli import options
+from adagp.cli.common import check_pictures, command, print_tables, progress_line, refusals
+from adagp.cli.machine_options import DEFAULTS, machine_with
+from adagp.files import write_bytes
+from adagp.report.plot import picture_format
+from adagp.reproduce import accelerator as paper
+
+Levers = Annotated[
+    bool, typer.Option("--levers", help="Also show what each assumption moves; takes ten times as long.")
+]
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """The training that is simulated, and the machine that it runs on."""
+
+    batch: machines.Batch = DEFAULTS.batch
+    epochs: machines.Epochs = DEFAULTS.epochs
+    array: machines.ArrayShape = DEFAULTS.array
+    grid: machines.Grid = DEFAULTS.grid
+
+    def setting(self, dataflow: str = DEFAULTS.dataflow) -> Setting:
+        """The setting that the accelerator model simulates.
+
+        Raises:
+            ValueError: for an impossible value, naming it.
+        """
+        machine = machine_with({"array": self.array, "grid": self.grid, "dataflow": dataflow})
+        return Setting(self.batch, self.epochs, machine)
+
+
+@command
+@options.spread
+@refusals()
+def fig16_command(
+    *,
+    data_name: Annotated[str, typer.Option("--data", help="What VGG13 is trained on.")] = "cifar10",
+    training: TrainingOptions,
+    picture: options.Picture = None,
+    as_json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Figure 16 of the ADA-GP paper: VGG13 layer by layer, plain and with ADA-GP-Efficient.
+
+    Try:
+
+    - `adagp reproduce fig16 --picture fig16.png`: the table and the picture.
+    """
+    del debug
+    check_pictures(picture)
+    setting = training.setting()
+    simulation = paper.simulated("vgg13", data_name, setting)
+    if picture is not None:
+        from adagp.report.accelerator_plots import layers_picture
+
+        title = f"VGG13 on {data_name}, batch {setting.batch}, {setting.epochs} epochs"
+        write_bytes(picture, layers_picture(simulation, Design.EFFICIENT, title, picture_format(picture)))
+    print_tables([paper.figure16_table(simulation, setting)], {}, as_json)
+
+
+def _speed_up_command(figure: int) -> Callable[..., None]:
+    dataflow = paper.FIGURES[figure]
+
+    @command
+    @options.spread
+    @refusals()
+    def draw(
+        *,
+        training: TrainingOptions,
+        levers: Levers = False,
+        picture: options.Picture = None,
+        as_json: options.Json = False,
+        debug: options.Debug = False,
+    ) -> None:
+        del debug
+        check_pictures(picture)
+        setting = training.setting(dataflow)
+        found = paper.grid(setting, progress_line)
+        tables = [paper.speed_up_table(figure, found, setting)]
+        if levers:
+            tables.append(paper.levers_table(figure, setting, progress_line))
+        bars = paper.plain_grid(found, Simulation.speed_up)
+        if picture is not None:
+            from adagp.report.accelerator_plots import bars_picture
+
+            title = f"Figure {figure}: speed-up, dataflow {dataflow}, batch {setting.batch}, {setting.epochs} epochs"
+            averages = paper.PAPER_AVERAGES[figure]
+            write_bytes(picture, bars_picture(bars, title, "speed-up", averages, picture_format(picture)))
+        print_tables(tables, {"speed_ups": bars}, as_json)
+
+    draw.__doc__ = f"""Figure {figure} of the ADA-GP paper: speed-up of the three designs, dataflow {dataflow}.
+
+    Try:
+
+    - `adagp reproduce fig{figure} --picture fig{figure}.png`: 13 networks on 3 data sets.
+    - `adagp reproduce fig{figure} --batch 16`: where the designs differ.
+    """
+    return draw
+
+
+fig17_command, fig18_command, fig19_command = (_speed_up_command(figure) for figure in (17, 18, 19))
+
+
+@command
+@refusals()
+def fig21_command(
+    batch: machines.Batch = DEFAULTS.batch,
+    epochs: machines.Epochs = DEFAULTS.epochs,
+    policy: machines.PolicyName = DEFAULTS.policy,
+    picture: options.Picture = None,
+    as_json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Figure 21 of the ADA-GP paper: memory energy saved, by network, policy and table of energies.
+
+    Try:
+
+    - `adagp reproduce fig21 --picture fig21.png`: 13 networks on 3 data sets.
+    """
+    del debug
+    check_pictures(picture)
+    setting = Setting(batch, epochs, machine_with({"policy": policy}))
+    found = paper.grid(setting, progress_line)
+    eyeriss = COST_TABLES["eyeriss"]
+    bars = paper.plain_grid(found, lambda each, design: 100 * each.energy_saved(design, eyeriss))
+    if picture is not None:
+        from adagp.report.accelerator_plots import bars_picture
+
+        title = f"Figure 21: memory energy saved, policy {policy}, batch {batch}, {epochs} epochs"
+        averages = dict.fromkeys(bars, 100 * paper.PAPER_ENERGY_SAVED)
+        write_bytes(picture, bars_picture(bars, title, "saved, %", averages, picture_format(picture)))
+    print_tables(paper.figure21_tables(found, setting, progress_line), {"saved_percent": bars}, as_json)
+
+
+def _cycles_command(number: int) -> Callable[..., None]:
+    model, data = paper.TABLE_NETWORKS[number]
+
+    @command
+    @options.spread
+    @refusals()
+    def show(*, training: TrainingOptions, as_json: options.Json = False, debug: options.Debug = False) -> None:
+        del debug
+        setting = training.setting()
+        simulation = paper.simulated(model, data, setting)
+        batches = setting.epochs * -(-DATA_SHAPES[data].samples // setting.batch)
+        print_tables([paper.cycles_table(number, simulation, setting, batches)], {"batches": batches}, as_json)
+
+    show.__doc__ = f"""Table {number} of the ADA-GP paper: the cycles of {model} on {data}.
+
+    Try:
+
+    - `adagp reproduce table{number}-cycles --batch 8`: a small batch, in which the predictor weighs more.
+    """
+    return show
+
+
+table2_command, table3_command = (_cycles_command(number) for number in (2, 3))
+
+
+def _iso_command(which: str) -> Callable[..., None]:
+    @command
+    @refusals()
+    def show(
+        batch: machines.Batch = DEFAULTS.batch,
+        epochs: machines.Epochs = DEFAULTS.epochs,
+        as_json: options.Json = False,
+        debug: options.Debug = False,
+    ) -> None:
+        del debug
+        print_tables([paper.iso_table(which, Setting(batch, epochs), progress_line)], {}, as_json)
+
+    show.__doc__ = f"""Section 6.6.1 of the ADA-GP paper: MAX against a larger baseline of equal {which}."""
+    return show
+
+
+iso_power_command, iso_area_command = (_iso_command(which) for which in ("power", "area"))
