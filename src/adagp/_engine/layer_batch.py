@@ -77,10 +77,10 @@ def layer_batch(
         is_compiled: Whether the forward is compiled: another choice of layers would be compiled again.
     """
     needs = task.source
-    uses_features = (needs.needs_output and source.wants_output(layer.name)) or (
+    uses_features = (needs.needs_features and source.wants_features(layer.name)) or (
         task.trains_predictor and layer.name in trained_on
     )
-    records = uses_features or (is_compiled and (needs.needs_output or task.trains_predictor))
+    records = uses_features or (is_compiled and (needs.needs_features or task.trains_predictor))
     requires_tensor = records or task.trains_predictor or (needs.uses_activations and not needs.needs_graph)
     return LayerBatch(layer, task, source, uses_features, records, requires_tensor)
 

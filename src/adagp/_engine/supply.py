@@ -34,7 +34,7 @@ def write_gradients(
         for request, rows in zip(requests, source.gradients(requests), strict=True):
             request.layer.assign(rows)
 
-    if source.spec.needs_output and requests:
+    if source.spec.needs_features and requests:
         timed(write)
     else:
         write()
@@ -47,7 +47,7 @@ def _all_finite(source: Source, layers: Sequence[Layer], step: int) -> bool:
     name = next((layer.name for layer, grad in broken if not is_finite(grad)), None)
     if name is None:
         return True
-    what = "prediction" if source.spec.needs_output else f"gradient from {source.spec.name!r}"
+    what = "prediction" if source.spec.needs_features else f"gradient from {source.spec.name!r}"
     logger.warning("step %d: the %s for layer %r is not finite", step, what, name)
     for layer in layers:
         layer.assign(None)

@@ -79,7 +79,7 @@ def _task(
         input_grad=input_grad,
         weight_grad=weight_grad,
         update=op.learns and (weight_grad or (source.updates and not source.needs_graph)),
-        predict=source.needs_output or learn,
+        predict=source.needs_features or learn,
         learn=learn,
         forward_only=forward_only,
     )

@@ -218,7 +218,7 @@ def simulate(
 
 def learns_predictor(schedule: Callable[[int], Plan]) -> bool:
     """Whether the schedule ever predicts; otherwise there is no predictor to train."""
-    return any(spec(name).needs_output for name in getattr(schedule, "sources", ("predicted",)))
+    return any(spec(name).needs_features for name in getattr(schedule, "sources", ("predicted",)))
 
 
 def _run(

@@ -88,7 +88,7 @@ def resolve(
 
 def _refuse_sources(plan: Plan, at_hand: Mapping[str, SourceSpec], has_predictor: bool, which: str) -> None:
     missing = plan.used_sources() - at_hand.keys()
-    needs_predictor = [name for name in plan.used_sources() if name in specs() and specs()[name].needs_output]
+    needs_predictor = [name for name in plan.used_sources() if name in specs() and specs()[name].needs_features]
     if needs_predictor and not has_predictor:
         raise ValueError(f"the plan asks for {needs_predictor[0]!r} but predictor=None: give AdaGP a predictor")
     if missing:

@@ -38,7 +38,7 @@ class SourceSpec:
         letter: One character for grids, for eyes and terminals without colour.
         colour: The same as `#rrggbb`.
         needs_graph: Autograd must compute the true gradient of the layer's weight.
-        needs_output: The predictor must see the layer's output.
+        needs_features: The predictor must see the layer: its output, its input, or what else it asks for.
         needs_grad_output: The gradient of the loss at the layer's output must arrive, in a backward pass.
         needs_forward: The forward pass must run for another reason than these.
         remembers: It learns from true gradients.
@@ -52,7 +52,7 @@ class SourceSpec:
     letter: str
     colour: str
     needs_graph: bool = False
-    needs_output: bool = False
+    needs_features: bool = False
     needs_grad_output: bool = False
     needs_forward: bool = False
     remembers: bool = False
@@ -68,7 +68,7 @@ class SourceSpec:
     @property
     def uses_activations(self) -> bool:
         """Whether the forward pass must run."""
-        return self.needs_backward or self.needs_output or self.needs_forward
+        return self.needs_backward or self.needs_features or self.needs_forward
 
 
 # Okabe and Ito's palette, which colour-blind eyes can tell apart; what is exact stays pale.
@@ -89,7 +89,7 @@ _SPECS = {
             "rows from the predictor, scaled by its trust",
             "P",
             "#56B4E9",
-            needs_output=True,
+            needs_features=True,
             on_array=True,
             macs=lambda work: work.features * work.parameters,
         ),

@@ -17,7 +17,7 @@ class Predicted(Source):
         """The predictor is shared with the engine, which lets it learn."""
         self._predictor = predictor
 
-    def wants_output(self, layer: str) -> bool:
+    def wants_features(self, layer: str) -> bool:
         """Layers without trust are left out: their prediction would be scaled to zero."""
         return self._predictor.trust(layer) > 0
 

@@ -25,8 +25,8 @@ class Source:
     always_finite = False
     """Whether its rows are finite by construction, so that they need not be checked."""
 
-    def wants_output(self, layer: str) -> bool:
-        """Whether it uses this layer's output in this batch; asked before the forward where its spec `needs_output`."""
+    def wants_features(self, layer: str) -> bool:
+        """Whether it uses this layer's features in this batch. Asked before the forward if `needs_features`."""
         return True
 
     def gradient(self, layer: Layer, features: Features | None, samples: int) -> Rows | None:
