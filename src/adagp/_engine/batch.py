@@ -1,9 +1,8 @@
 """One batch under a plan, as data flows.
 
-`__enter__`: the plan is in force, and the graph is cut where no task needs it. The user's forward runs; hooks call
-`on_layer_output`. `backward`: true gradients, where a task needs them. `__exit__`: every other source writes its
-layers' `.grad`, then the predictor and the sources that remember learn from the true gradients. The user's optimizer
-steps.
+`__enter__`: the plan is in force, and the graph is cut where no task needs it. The user's forward runs; hooks report to
+its `ForwardPass`. `backward`: true gradients, if a task needs them. `__exit__`: every other source writes its layers'
+`.grad`, then the predictor and the sources that remember learn from the true gradients. The user's optimizer steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
-from adagp._engine.capture.grad_output import deliver_grad_output
 from adagp._engine.capture.hooks import Current, logger
 from adagp._engine.capture.recorder import Recorder
 from adagp._engine.coverage import active_layers, parameters_without_source
 from adagp._engine.exchange import agree_on_failure, average_features, average_received, total_samples
 from adagp._engine.finite import NonFiniteError, entries, first_broken, is_cheap, sums_of_squares
+from adagp._engine.forward import ForwardPass
 from adagp._engine.graph import GraphCut
 from adagp._engine.layer_batch import LayerBatch, layer_batch
 from adagp._engine.learning import find_true_grads, name_layers_without_gradient, teach
@@ -30,7 +29,6 @@ from adagp._engine.planning import next_plan, resolve_plan
 from adagp._engine.progress import Progress
 from adagp._engine.setup import Setup
 from adagp._engine.supply import write_gradients
-from adagp.layers import Layer
 from adagp.predictors import Features
 from adagp.quality import GradientAlignment
 from adagp.schedules import Phase
@@ -48,12 +46,16 @@ class Batch:
         self.failed = False
         """Whether a prediction or the loss was not finite in GP; nothing was applied, or nothing more if immediate."""
         self._graph = GraphCut(setup, self.step_index)
-        self._recorder = Recorder(setup.needs, setup.poolers, setup.options.immediate, self._timed)
-        self._is_recording = False
-        self._micro_batch = 0
+        self._forward = ForwardPass(
+            self.plan.phase,
+            self.step_index,
+            Recorder(setup.needs, setup.poolers, setup.options.immediate, self._timed),
+            self._graph,
+            current,
+            self._update_now if setup.options.immediate else None,
+            counts_macs=self._checks_finite is None,
+        )
         self._backward_done = self._ran_own_backward = self._is_scaled = False
-        self._counts_macs = self._checks_finite is None
-        self._macs = 0
         self._resolve()
 
     def _resolve(self) -> None:
@@ -67,15 +69,11 @@ class Batch:
             )
             for name, task in self.resolved.tasks.items()
         }
+        self._forward.layers = self._layers
 
     def _timed(self, work: Any) -> Any:
         """Do the predictor's work on its clock."""
         return self._progress.timed(self._setup.options.timer, work)
-
-    @property
-    def cuts_graph(self) -> bool:
-        """Whether some parameters do not require grad because of the plan."""
-        return bool(self._graph)
 
     @property
     def needs_forward(self) -> bool:
@@ -86,7 +84,7 @@ class Batch:
 
     def __enter__(self) -> "Batch":
         """Put the plan in force: the graph is cut where no source needs it."""
-        if self._current.batch is not None:
+        if self._current.listener is not None:
             raise RuntimeError("the last batch is still open: leave its `with` block before the next begins")
         if self.step_index != self._progress.step_index:
             raise RuntimeError(
@@ -98,8 +96,7 @@ class Batch:
         self._refuse_leftovers()
         self._setup.ranks.warn_if_nothing_is_shared()  # at the first batch: a pipeline says before that this is right
         self._graph.cut(self.resolved, self._layers.values(), self._without_source())
-        self._current.batch = self
-        self._is_recording = True
+        self._forward.listen()
         return self
 
     def _refuse_leftovers(self) -> None:
@@ -116,86 +113,6 @@ class Batch:
     def _without_source(self) -> list[tuple[str, nn.Parameter]]:
         return list(parameters_without_source(self._setup, self._progress))
 
-    # --- the forward runs
-
-    def on_model_call(self) -> None:
-        """Called before the model's forward, where the predictor asks for the gradient of the loss at its output."""
-        if self._is_recording:
-            self._recorder.begin_model_call()
-        if self.plan.phase is Phase.GP:
-            torch.set_grad_enabled(False)  # the graph of an earlier call's loss ends here
-
-    def on_layer_output(self, layer: Layer, layer_input: Any, output: Any) -> Tensor | None:
-        """Called by the forward hook of every covered layer; what is returned takes the place of the output."""
-        entry = self._layers.get(layer.name)
-        if entry is None:
-            return None
-        if entry.requires_tensor:
-            _refuse_output(layer, output)
-        if self.plan.phase is Phase.GP and torch.is_grad_enabled():
-            self._current.warn_once(
-                "grad mode",
-                "step %d is a GP batch, but grad mode is on where layer %r runs: somebody switched it on inside the "
-                "batch (automatic optimization in Lightning does), so the whole autograd graph is built, and its time "
-                "and memory are not saved; run the forward without torch.enable_grad()",
-                self.step_index,
-                layer.name,
-            )
-        if self._is_recording:  # in backward, activation checkpointing runs layers a second time
-            self._record(entry, layer_input, output)
-        if entry.spec.needs_grad_output and torch.is_grad_enabled():
-            if not isinstance(layer_input, Tensor):
-                raise TypeError(
-                    f"layer {layer.name!r} was called without a tensor as its input: give it another source"
-                )
-            return deliver_grad_output(output, layer_input, partial(entry.source.receive, layer))
-        return None
-
-    def _record(self, entry: LayerBatch, layer_input: Any, output: Any) -> None:
-        """Take in what a layer's forward shows."""
-        layer, samples = entry.layer, entry.samples
-        is_immediate = self._setup.options.immediate
-        updates_now = is_immediate and self.plan.phase is Phase.GP
-        # Raise on the first batch, before any early update. A further micro-batch is a second use in GP, not in BP.
-        if is_immediate and len(samples) > (0 if updates_now else self._micro_batch):
-            raise RuntimeError(
-                f"immediate=True: layer {layer.name!r} ran twice in one batch, and its weight cannot change between "
-                "its uses: use immediate=False"
-            )
-        samples += [0] * (self._micro_batch + 1 - len(samples))
-        if self._counts_macs and isinstance(output, Tensor) and not torch.compiler.is_compiling():
-            self._macs += output.numel() // layer.out * layer.weight.numel()
-        if entry.spec.needs_forward:  # a layer that runs twice in a micro-batch sees the same samples twice
-            samples[-1] = max(samples[-1], layer.samples(output))
-        if entry.records:
-            self._recorder.record(entry, layer_input, output)
-        if updates_now:
-            self._update_now(entry)
-
-    def _update_now(self, entry: LayerBatch) -> None:
-        """Step the optimizer for one layer: every other gradient is None, so nothing else moves."""
-        if self.failed:
-            return
-        features = average_features(self._setup, [entry])
-        samples = total_samples(self._setup, [entry])
-        with _full_precision(self._setup.device):
-            self._write([entry], features, samples)
-        self._count(entry)
-        self._setup.optimizer.step()
-        entry.layer.assign(None)
-
-    def on_model_output(self, output: Any) -> Tensor | None:
-        """Called after the model's forward; in GP the graph begins here, and reaches to the loss."""
-        is_gp = self.plan.phase is Phase.GP
-        if not self._is_recording or not (is_gp or torch.is_grad_enabled()):
-            return None
-        if is_gp:
-            torch.set_grad_enabled(True)
-        if torch.compiler.is_compiling():  # tensors that need a gradient cannot begin inside a compiled graph
-            outside: Tensor = torch.compiler.disable(self._recorder.end_model_call)(output, not is_gp)
-            return outside
-        return self._recorder.end_model_call(output, not is_gp)
-
     # --- the backward runs
 
     def backward(self, loss: Tensor) -> None:
@@ -204,12 +121,11 @@ class Batch:
             raise TypeError(
                 f"the loss is {loss!r}, not a tensor: give backward the loss itself; a closure must return it"
             )
-        self._is_recording = False
-        try:
+        with self._forward.paused():
             if self.plan.phase is Phase.GP:
                 self.failed = self.failed or not bool(torch.isfinite(loss).all())
                 if self._setup.needs.needs_loss_grad:
-                    self._recorder.differentiate(loss)
+                    self._forward.recorder.differentiate(loss)
                     torch.set_grad_enabled(False)
             else:
                 self._refuse_loss(loss)
@@ -218,14 +134,11 @@ class Batch:
                     scaled = loss if self._scaler is None else self._scaler.scale(loss)
                     scaled.backward()
                 self._backward_done = self._ran_own_backward = True
-        finally:
-            self._is_recording = True
         self.ran_forward()
 
     def ran_forward(self) -> None:
         """Say that the forward of a micro-batch is over, where the loss is elsewhere, as in a pipeline's stage."""
-        self._recorder.end_forward()
-        self._micro_batch += 1
+        self._forward.end_micro_batch()
 
     def ran_backward(self) -> None:
         """Say that somebody else, such as a pipeline's schedule, has run every backward of this batch."""
@@ -252,7 +165,7 @@ class Batch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Supply the other gradients and let everything learn."""
-        self._current.batch = None
+        self._forward.stop()
         changed = self._graph.restore()
         if kind is not None:
             return
@@ -284,13 +197,13 @@ class Batch:
 
     def _features(self) -> dict[str, Features]:
         """The features of each layer over all its calls and ranks; ranks also agree on whether this batch failed."""
-        self._recorder.end_forward()  # a loop without `backward` in GP has not said that its forward is over
+        self._forward.recorder.end_forward()  # a loop without `backward` in GP has not said that its forward is over
         layers = list(self._layers.values())
         self.failed = agree_on_failure(self._setup, layers, self.failed)
         if not self._setup.needs.needs_loss_grad:
             return average_features(self._setup, layers)
         scale = self._scaler.get_scale() if self._is_scaled and self._scaler is not None else 1.0
-        loss_grad = self._recorder.weigh_inputs(scale)
+        loss_grad = self._forward.recorder.weigh_inputs(scale)
         if loss_grad is None and any(entry.uses_features and entry.has_run for entry in layers):
             raise RuntimeError(
                 f"the predictor asks for the gradient of the loss at the model's output, and step {self.step_index} "
@@ -325,6 +238,18 @@ class Batch:
             ]
             if requests and not write_gradients(source, requests, self._timed, self.step_index):
                 self.failed = True
+
+    def _update_now(self, entry: LayerBatch) -> None:
+        """Step the optimizer for one layer: every other gradient is None, so nothing else moves."""
+        if self.failed:
+            return
+        features = average_features(self._setup, [entry])
+        samples = total_samples(self._setup, [entry])
+        with _full_precision(self._setup.device):
+            self._write([entry], features, samples)
+        self._count(entry)
+        self._setup.optimizer.step()
+        entry.layer.assign(None)
 
     def _count(self, entry: LayerBatch) -> None:
         """Count what the optimizer will find: a source that gave nothing was a skip."""
@@ -370,8 +295,8 @@ class Batch:
         A GradScaler skips such a step by itself. So may another library, if it ran the backward.
         """
         parameters = self._setup.parameters()
-        if self._checks_finite is None and self._macs:
-            self._progress.checks_finite = is_cheap(self._macs, parameters)
+        if self._checks_finite is None and self._forward.macs:
+            self._progress.checks_finite = is_cheap(self._forward.macs, parameters)
             if not self._progress.checks_finite:
                 logger.info(
                     "true gradients are not checked for NaN and infinity: that would take more than 1 %% of a batch; "
@@ -422,14 +347,3 @@ def _full_precision(device: torch.device) -> AbstractContextManager[object]:
     """No autocast inside: predictions are sums of small numbers, also where the forward runs in half precision."""
     enabled = torch.is_autocast_enabled(device.type)
     return torch.autocast(device.type, enabled=False) if enabled else nullcontext()
-
-
-def _refuse_output(layer: Layer, output: Any) -> None:
-    """What a layer returned must be a tensor whose batch can be averaged."""
-    if not isinstance(output, Tensor):
-        raise TypeError(f"layer {layer.name!r} returned {type(output).__name__}, not a tensor: exclude it")
-    if not torch.compiler.is_compiling() and torch._C._functorch.is_batchedtensor(output):
-        raise TypeError(
-            f"layer {layer.name!r} ran under torch.vmap, which hides the batch that is to be averaged: run the model "
-            "without vmap in this batch, call it outside of gp.batch() and gp.step(), or exclude the layer"
-        )

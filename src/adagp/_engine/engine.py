@@ -219,12 +219,12 @@ class AdaGP:
             layer.module.register_forward_hook(lambda _, inputs, output, name=layer.name: note(name, output))
             for layer in covered_layers(self._setup, self._progress)
         ]
-        batch, self._current.batch = self._current.batch, None  # this forward is no part of it
+        listener, self._current.listener = self._current.listener, None  # this forward is no part of it
         try:
             with torch.no_grad():
                 closure()
         finally:
-            self._current.batch = batch
+            self._current.listener = listener
             _remove(hooks)
         if not found:
             return "the output of every covered layer is finite"

@@ -13,7 +13,7 @@ logger = logging.getLogger("adagp")
 
 
 class Listener(Protocol):
-    """The batch that hooks report to."""
+    """The forward that hooks report to."""
 
     @property
     def cuts_graph(self) -> bool:
@@ -34,13 +34,13 @@ class Current:
     """What is going on now, as the hooks see it; none of it is saved.
 
     Attributes:
-        batch: The open batch, if any.
+        listener: The forward of the open batch, if one is open.
         is_compiled: Whether the forward is compiled: hooks must then do the same in every batch of a phase.
         call_order: The modules with parameters in the order in which the first batch called them.
         warned: The warnings that were logged, by a key.
     """
 
-    batch: Listener | None = None
+    listener: Listener | None = None
     is_compiled: bool = False
     call_order: dict[str, None] = field(default_factory=dict)
     warned: set[str] = field(default_factory=set)
@@ -71,10 +71,12 @@ class LayerHook(_Hook):
 
     def __call__(self, module: nn.Module, inputs: Any, named: dict[str, Any], output: Any) -> Tensor | None:
         """Show the output to the open batch; what is returned stands in for it."""
-        if self._current.batch is not None and module is self._layer.module:
+        if self._current.listener is not None and module is self._layer.module:
             if torch.compiler.is_compiling():
                 self._current.is_compiled = True
-            return self._current.batch.on_layer_output(self._layer, inputs[0] if inputs else named.get("input"), output)
+            return self._current.listener.on_layer_output(
+                self._layer, inputs[0] if inputs else named.get("input"), output
+            )
         return None
 
 
@@ -87,8 +89,8 @@ class ModelCallHook(_Hook):
 
     def __call__(self, module: nn.Module, inputs: Any) -> None:
         """Say that the forward begins."""
-        if self._current.batch is not None and module is self._model:
-            self._current.batch.on_model_call()
+        if self._current.listener is not None and module is self._model:
+            self._current.listener.on_model_call()
 
 
 class ModelOutputHook(_Hook):
@@ -100,8 +102,8 @@ class ModelOutputHook(_Hook):
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Tensor | None:
         """Show the output to the open batch; what is returned stands in for it."""
-        if self._current.batch is not None and module is self._model:
-            return self._current.batch.on_model_output(output)
+        if self._current.listener is not None and module is self._model:
+            return self._current.listener.on_model_output(output)
         return None
 
 
@@ -114,7 +116,7 @@ class OrderHook(_Hook):
 
     def __call__(self, module: nn.Module, inputs: Any) -> None:
         """Note the name, once."""
-        if self._current.batch is not None and module is self._module:
+        if self._current.listener is not None and module is self._module:
             self._current.call_order.setdefault(self._name)
 
 
@@ -133,8 +135,8 @@ class GroupNormHook(_Hook):
         self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """The inputs to use instead, or None for the same."""
-        batch = self._current.batch
-        if batch is None or not batch.cuts_graph or not torch.is_grad_enabled():
+        listener = self._current.listener
+        if listener is None or not listener.cuts_graph or not torch.is_grad_enabled():
             return None
         if torch.compiler.is_compiling():  # a tensor inside a compiled graph cannot be made to need a gradient
             changed: tuple[tuple[Any, ...], dict[str, Any]] = torch.compiler.disable(_needing_grad)(

@@ -1,0 +1,155 @@
+"""What happens while the forward of a batch runs: hooks report here."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adagp._engine.capture.grad_output import deliver_grad_output
+from adagp._engine.capture.hooks import Current
+from adagp._engine.capture.recorder import Recorder
+from adagp._engine.graph import GraphCut
+from adagp._engine.layer_batch import LayerBatch
+from adagp.layers import Layer
+from adagp.schedules import Phase
+
+
+class ForwardPass:
+    """The forward of one batch, all its micro-batches: the `Listener` of the hooks."""
+
+    def __init__(
+        self,
+        phase: Phase,
+        step_index: int,
+        recorder: Recorder,
+        graph: GraphCut,
+        current: Current,
+        update_now: Callable[[LayerBatch], None] | None,
+        counts_macs: bool,
+    ) -> None:
+        """Nothing is recorded before `listen`.
+
+        Args:
+            phase: The phase of the batch.
+            step_index: Its step, for messages.
+            recorder: Records what the predictor asked for.
+            graph: What the plan cuts.
+            current: Where hooks find this object while the batch is open.
+            update_now: Updates a layer at once in GP; None where updates wait for the end of the batch.
+            counts_macs: Whether to count the multiply-adds of the layers.
+        """
+        self.layers: Mapping[str, LayerBatch] = {}
+        """The layers that take part, by name."""
+        self.macs = 0
+        self.recorder = recorder
+        self._phase, self._step_index, self._graph, self._current = phase, step_index, graph, current
+        self._update_now, self._counts_macs = update_now, counts_macs
+        self._is_recording = False
+        self._micro_batch = 0
+
+    def listen(self) -> None:
+        """Begin to record."""
+        self._current.listener = self
+        self._is_recording = True
+
+    def stop(self) -> None:
+        """Hooks do nothing any more."""
+        self._current.listener = None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside, nothing is recorded: in backward, activation checkpointing runs layers a second time."""
+        self._is_recording = False
+        try:
+            yield
+        finally:
+            self._is_recording = True
+
+    def end_micro_batch(self) -> None:
+        """Say that the forward of a micro-batch is over."""
+        self.recorder.end_forward()
+        self._micro_batch += 1
+
+    @property
+    def cuts_graph(self) -> bool:
+        """Whether some parameters do not require grad because of the plan."""
+        return bool(self._graph)
+
+    def on_model_call(self) -> None:
+        """Called before the model's forward, where the predictor asks for the gradient of the loss at its output."""
+        if self._is_recording:
+            self.recorder.begin_model_call()
+        if self._phase is Phase.GP:
+            torch.set_grad_enabled(False)  # the graph of an earlier call's loss ends here
+
+    def on_layer_output(self, layer: Layer, layer_input: Any, output: Any) -> Tensor | None:
+        """Called by the forward hook of every covered layer; what is returned takes the place of the output."""
+        entry = self.layers.get(layer.name)
+        if entry is None:
+            return None
+        if entry.requires_tensor:
+            _refuse_output(layer, output)
+        if self._phase is Phase.GP and torch.is_grad_enabled():
+            self._current.warn_once(
+                "grad mode",
+                "step %d is a GP batch, but grad mode is on where layer %r runs: somebody switched it on inside the "
+                "batch (automatic optimization in Lightning does), so the whole autograd graph is built, and its time "
+                "and memory are not saved; run the forward without torch.enable_grad()",
+                self._step_index,
+                layer.name,
+            )
+        if self._is_recording:  # in backward, activation checkpointing runs layers a second time
+            self._record(entry, layer_input, output)
+        if entry.spec.needs_grad_output and torch.is_grad_enabled():
+            if not isinstance(layer_input, Tensor):
+                raise TypeError(
+                    f"layer {layer.name!r} was called without a tensor as its input: give it another source"
+                )
+            return deliver_grad_output(output, layer_input, partial(entry.source.receive, layer))
+        return None
+
+    def _record(self, entry: LayerBatch, layer_input: Any, output: Any) -> None:
+        """Take in what a layer's forward shows."""
+        layer, samples = entry.layer, entry.samples
+        updates_now = self._update_now is not None and self._phase is Phase.GP
+        # Raise on the first batch, before any early update. A further micro-batch is a second use in GP, not in BP.
+        if self._update_now is not None and len(samples) > (0 if updates_now else self._micro_batch):
+            raise RuntimeError(
+                f"immediate=True: layer {layer.name!r} ran twice in one batch, and its weight cannot change between "
+                "its uses: use immediate=False"
+            )
+        samples += [0] * (self._micro_batch + 1 - len(samples))
+        if self._counts_macs and isinstance(output, Tensor) and not torch.compiler.is_compiling():
+            self.macs += output.numel() // layer.out * layer.weight.numel()
+        if entry.spec.needs_forward:  # a layer that runs twice in a micro-batch sees the same samples twice
+            samples[-1] = max(samples[-1], layer.samples(output))
+        if entry.records:
+            self.recorder.record(entry, layer_input, output)
+        if self._update_now is not None and updates_now:
+            self._update_now(entry)
+
+    def on_model_output(self, output: Any) -> Tensor | None:
+        """Called after the model's forward; in GP the graph begins here, and reaches to the loss."""
+        is_gp = self._phase is Phase.GP
+        if not self._is_recording or not (is_gp or torch.is_grad_enabled()):
+            return None
+        if is_gp:
+            torch.set_grad_enabled(True)
+        if torch.compiler.is_compiling():  # tensors that need a gradient cannot begin inside a compiled graph
+            outside: Tensor = torch.compiler.disable(self.recorder.end_model_call)(output, not is_gp)
+            return outside
+        return self.recorder.end_model_call(output, not is_gp)
+
+
+def _refuse_output(layer: Layer, output: Any) -> None:
+    """What a layer returned must be a tensor whose batch can be averaged."""
+    if not isinstance(output, Tensor):
+        raise TypeError(f"layer {layer.name!r} returned {type(output).__name__}, not a tensor: exclude it")
+    if not torch.compiler.is_compiling() and torch._C._functorch.is_batchedtensor(output):
+        raise TypeError(
+            f"layer {layer.name!r} ran under torch.vmap, which hides the batch that is to be averaged: run the model "
+            "without vmap in this batch, call it outside of gp.batch() and gp.step(), or exclude the layer"
+        )
