@@ -24,7 +24,7 @@ from adagp._engine.finite import NonFiniteError, entries, first_broken, is_cheap
 from adagp._engine.forward import ForwardPass
 from adagp._engine.graph import GraphCut
 from adagp._engine.layer_batch import LayerBatch, layer_batch
-from adagp._engine.learning import find_true_grads, name_layers_without_gradient, teach
+from adagp._engine.learning import find_true_grads, notice_missing_gradients, teach
 from adagp._engine.planning import next_plan, resolve_plan
 from adagp._engine.progress import Progress
 from adagp._engine.setup import Setup
@@ -121,6 +121,10 @@ class Batch:
             raise TypeError(
                 f"the loss is {loss!r}, not a tensor: give backward the loss itself; a closure must return it"
             )
+        if loss.numel() != 1:
+            raise ValueError(
+                f"the loss has shape {tuple(loss.shape)}: reduce it to one number, for example by its mean"
+            )
         with self._forward.paused():
             if self.plan.phase is Phase.GP:
                 self.failed = self.failed or not bool(torch.isfinite(loss).all())
@@ -168,14 +172,22 @@ class Batch:
         self._forward.stop()
         changed = self._graph.restore()
         if kind is not None:
+            self._discard()
             return
+        try:
+            self._complete(changed)
+        except BaseException:
+            self._discard()
+            raise
+
+    def _complete(self, changed: nn.Parameter | None) -> None:
         self._refuse_unfinished(changed)
         alignments: dict[str, GradientAlignment] = {}
         with torch.no_grad(), _full_precision(self._setup.device):
             layers = list(self._layers.values())
             average_received(self._setup, layers)  # before the scaler looks: all ranks find the same
             features = self._features()
-            name_layers_without_gradient(self._progress, self._current, layers, self.step_index, self._ran_own_backward)
+            notice_missing_gradients(self._progress, self._current, layers, self.step_index, self._ran_own_backward)
             supplied = self._supply(features)
             if not self.failed:
                 self._unscale(supplied)
@@ -187,7 +199,6 @@ class Batch:
 
     def _refuse_unfinished(self, changed: nn.Parameter | None) -> None:
         if changed is not None:
-            self._discard()
             raise RuntimeError(
                 f"requires_grad of {self._setup.name_of(changed)} was switched on inside the batch of step "
                 f"{self.step_index}, whose plan has another source for it: freeze and unfreeze between batches"
@@ -311,7 +322,6 @@ class Batch:
         broken = first_broken(doubtful, [part for part in parameters if id(part) not in checked])
         if broken is not None:
             self._progress.count("nonfinite")
-            self._discard()
             raise NonFiniteError(
                 f"the gradient of {self._setup.name_of(broken)} is not finite at step {self.step_index} "
                 f"({self.plan.phase.value}) although the loss is, and nothing was updated: lower the learning rate, "

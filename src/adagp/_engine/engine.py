@@ -136,6 +136,11 @@ class AdaGP:
         return self._progress.step_index
 
     @property
+    def phase(self) -> Phase:
+        """The phase of the batch that is open, or of the next one."""
+        return self.next_plan().phase
+
+    @property
     def predictor_seconds(self) -> float:
         """The predictor's share of the time so far; 0 without a `timer`."""
         return self._progress.predictor_seconds
@@ -160,6 +165,8 @@ class AdaGP:
             The detached loss, in a tuple with the rest where the closure gave one; None where the forward was left
             out (`skip_forward`).
         """
+        if not callable(closure):
+            raise TypeError(f"closure = {closure!r}: give a function that returns the loss")
         if isinstance(self.optimizer, torch.optim.LBFGS):
             result = self._step_lbfgs(closure)
         else:
@@ -197,6 +204,8 @@ class AdaGP:
                 return batch, None
             with _explained_gp(batch):
                 result = closure()
+            if any(parameter.grad is not None for parameter in self._setup.parameters()):
+                raise RuntimeError("the closure called backward, which gp.step does itself: return the loss, no more")
             self._backward(batch, _loss_of(result), closure)
         loss = _loss_of(result).detach()
         return batch, (loss, *result[1:]) if isinstance(result, tuple) else loss
@@ -323,6 +332,6 @@ def _explained_gp(batch: Batch) -> Iterator[None]:
             raise
         raise RuntimeError(
             f"step {batch.step_index} is a GP batch, in which there is no autograd graph, and the closure asked "
-            "autograd for gradients (a gradient penalty, a derivative in the loss): leave that term out where "
-            "torch.is_grad_enabled() is False, or use schedules without GP batches"
+            "autograd for gradients: gp.step calls backward itself, so return the loss; leave a gradient penalty or "
+            "another derivative out where gp.phase is Phase.GP, or use schedules without GP batches"
         ) from error

@@ -76,12 +76,12 @@ def layer_batch(
         trained_on: The layers that the predictor wants to learn from in this batch.
         is_compiled: Whether the forward is compiled: another choice of layers would be compiled again.
     """
-    needs = task.source
-    uses_features = (needs.needs_features and source.wants_features(layer.name)) or (
+    spec = task.source
+    uses_features = (spec.needs_features and source.wants_features(layer.name)) or (
         task.trains_predictor and layer.name in trained_on
     )
-    records = uses_features or (is_compiled and (needs.needs_features or task.trains_predictor))
-    requires_tensor = records or task.trains_predictor or (needs.uses_activations and not needs.needs_graph)
+    records = uses_features or (is_compiled and (spec.needs_features or task.trains_predictor))
+    requires_tensor = records or task.trains_predictor or (spec.uses_activations and not spec.needs_graph)
     return LayerBatch(layer, task, source, uses_features, records, requires_tensor)
 
 

@@ -14,10 +14,10 @@ from adagp.predictors import Features, TrainingExample
 from adagp.quality import GradientAlignment
 
 
-def name_layers_without_gradient(
+def notice_missing_gradients(
     progress: Progress, current: Current, layers: Iterable[LayerBatch], step: int, ran_own_backward: bool
 ) -> None:
-    """Name the layers whose source waited for a backward, and got nothing.
+    """Warn of layers whose source waited for a backward and got nothing; drop those that were never called.
 
     Args:
         progress: Gets to know which layers have run.
@@ -84,6 +84,11 @@ def teach(
     ]
     with torch.enable_grad():
         alignments = setup.predictor.learn(examples)
+    if not isinstance(alignments, Mapping):
+        raise TypeError(
+            f"{type(setup.predictor).__name__}.learn gave {alignments!r}: return a dict of GradientAlignment by layer, "
+            "or {}"
+        )
     for name, alignment in alignments.items():
         layer = progress.layers[name]
         layer.quality = layer.quality.after(alignment, setup.predictor.trust(name))

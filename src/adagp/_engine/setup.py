@@ -133,6 +133,7 @@ def set_up(
     known = schedule if isinstance(schedule, Schedule) else schedules.from_function(schedule)
     built = predictors.build(predictor) if isinstance(predictor, str) else predictor
     if built is not None:
+        _refuse_predictor(built)
         built.attach(layers)
     setup = Setup(
         model=own,
@@ -245,13 +246,18 @@ def _refuse_other_kinds(model: object, optimizer: object, schedule: object, pred
         ) from None
     if isinstance(predictor, type):
         raise TypeError(f"predictor = {predictor!r}: give an object, not its class")
-    if predictor is not None and not isinstance(predictor, str):
-        missing = [name for name in _PREDICTOR_PARTS if not hasattr(predictor, name)]
-        if missing:
-            raise TypeError(
-                f"predictor = {predictor!r}: it has no {', '.join(missing)}; adagp.predictors.Predictor says what each "
-                "is for"
-            )
+
+
+def _refuse_predictor(predictor: Predictor) -> None:
+    """Name all that a predictor lacks at once."""
+    missing = [name for name in _PREDICTOR_PARTS if not hasattr(predictor, name)]
+    if missing:
+        raise TypeError(
+            f"predictor = {predictor!r}: it has no {', '.join(missing)}; adagp.predictors.Predictor says what each is "
+            "for"
+        )
+    if not isinstance(predictor.needs, FeatureSpec):
+        raise TypeError(f"predictor = {predictor!r}: its needs is {predictor.needs!r}: give a FeatureSpec")
 
 
 _PREDICTOR_PARTS = (

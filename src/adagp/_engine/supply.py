@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from adagp._engine.finite import is_finite, suspects
-from adagp.layers import Layer
+from adagp.layers import Layer, Rows
 from adagp.sources import GradientRequest, Source
 
 logger = logging.getLogger("adagp")
@@ -32,13 +32,32 @@ def write_gradients(
 
     def write() -> None:
         for request, rows in zip(requests, source.gradients(requests), strict=True):
+            _refuse_rows(source, request.layer, rows)
             request.layer.assign(rows)
 
     if source.spec.needs_features and requests:
         timed(write)
     else:
         write()
-    return source.always_finite or _all_finite(source, [request.layer for request in requests], step)
+    # A subclass may compute something else than its base: what its base promised does not count.
+    promised = bool(vars(type(source)).get("always_finite", False))
+    return promised or _all_finite(source, [request.layer for request in requests], step)
+
+
+def _refuse_rows(source: Source, layer: Layer, rows: object) -> None:
+    """What a source gave must have the form of the layer's gradient; torch would stretch some other forms to fit."""
+    if rows is None:
+        return
+    where = f"layer {layer.name!r}: source {source.spec.name!r}"
+    if not isinstance(rows, Rows):
+        raise TypeError(f"{where} gave a {type(rows).__name__}: give adagp.layers.Rows(weight, bias), or None")
+    if rows.weight.shape != (layer.out, layer.fan_in):
+        raise ValueError(
+            f"{where} gave a weight of shape {tuple(rows.weight.shape)}; expected {(layer.out, layer.fan_in)}, a row "
+            "for each output unit"
+        )
+    if rows.bias is not None and rows.bias.shape != (layer.out, 1):
+        raise ValueError(f"{where} gave a bias of shape {tuple(rows.bias.shape)}; expected {(layer.out, 1)}, or None")
 
 
 def _all_finite(source: Source, layers: Sequence[Layer], step: int) -> bool:

@@ -48,6 +48,13 @@ class FeatureSpec:
     loss_grad: bool = False
     weighted_input: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse what is no pooling."""
+        for name in ("output", "input"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, Pooling):
+                raise TypeError(f"{name} = {value!r}: give a Pooling, such as Pooling(grid=4), or None")
+
     @property
     def needs_loss_grad(self) -> bool:
         """Whether the gradient of the loss at the model's output must be computed, in GP too."""

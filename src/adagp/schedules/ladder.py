@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 from adagp.schedules.plan import NO_OVERRIDES, WARMUP, Phase, Plan, Schedule, require
 from adagp.schedules.sources import spec
@@ -22,6 +23,7 @@ class Ladder(Schedule):
         require(len(self.rungs) > 0, "rungs", "needs at least one (k, m) pair")
         require(self.rung_steps > 0 or len(self.rungs) == 1, "rung_epochs", "must give each rung at least one step")
         for k, m in self.rungs:
+            require(_are_whole(k, m), "rungs", f"({k}, {m}) must be whole numbers")
             require(k >= 0 and m >= 0 and k + m > 0, "rungs", f"({k}, {m}) must not be negative or both zero")
         require(
             not spec(self.source).needs_backward,
@@ -58,13 +60,18 @@ def ladder(
 
     Epochs may be fractions, so that the ladder can be compressed. `source` is what the GP batches use.
     """
+    require(_are_whole(steps_per_epoch), "steps_per_epoch", f"must be a whole number, not {steps_per_epoch!r}")
     require(steps_per_epoch > 0, "steps_per_epoch", "must be at least 1; is the loader empty?")
     return Ladder(
         warmup_steps=round(warmup_epochs * steps_per_epoch),
         rung_steps=round(rung_epochs * steps_per_epoch),
-        rungs=tuple((int(k), int(m)) for k, m in rungs),
+        rungs=tuple((k, m) for k, m in rungs),
         source=source,
     )
+
+
+def _are_whole(*numbers: object) -> bool:
+    return all(isinstance(number, Integral) for number in numbers)
 
 
 def fixed(k: int, m: int, source: str = "predicted") -> Ladder:

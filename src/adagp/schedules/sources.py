@@ -4,6 +4,7 @@ It is free of torch. The engine, the cost model, the accelerator model, schedule
 all read it, so a source is known everywhere once it stands here. `adagp.sources.register` adds one of a user's own.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -138,7 +139,9 @@ def add(new: SourceSpec) -> None:
         ValueError: When its name or its letter is taken, or it cannot be drawn.
     """
     if new.name in _SPECS:
-        raise ValueError(f"source {new.name!r} exists already: choose another name, or remove it first")
+        raise ValueError(f"source {new.name!r} exists already: choose another name, or sources.unregister it first")
+    if not re.fullmatch("#[0-9a-fA-F]{6}", new.colour):
+        raise ValueError(f"source {new.name!r}: colour {new.colour!r} is not of the form #rrggbb")
     taken = {known.letter: known.name for known in _SPECS.values()}
     if len(new.letter) != 1 or new.letter in taken:
         owner = f"is taken by {taken[new.letter]!r}" if new.letter in taken else "is not one character"

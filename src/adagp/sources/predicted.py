@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from adagp.layers import Rows
-from adagp.predictors import Predictor
+from adagp.layers import Layer, Rows
+from adagp.predictors import Features, Predictor
 from adagp.schedules import sources as table
 from adagp.sources.source import GradientRequest, Source
 
@@ -23,5 +23,15 @@ class Predicted(Source):
 
     def gradients(self, requests: Sequence[GradientRequest]) -> Iterator[Rows | None]:
         """The predictions; None where a layer was not reached or is not trusted at all."""
-        rows = self._predictor.predict([(one.layer, one.features) for one in requests if one.features is not None])
+        asked = [(one.layer, one.features) for one in requests if one.features is not None]
+        rows = self._counted(asked)
         return (None if one.features is None else next(rows) for one in requests)
+
+    def _counted(self, asked: Sequence[tuple[Layer, Features]]) -> Iterator[Rows | None]:
+        given = 0
+        for rows in self._predictor.predict(asked):
+            given += 1
+            yield rows
+        if given < len(asked):
+            name = type(self._predictor).__name__
+            raise ValueError(f"{name}.predict gave {given} rows for {len(asked)} layers: give one, or None, for each")

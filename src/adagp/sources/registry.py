@@ -21,6 +21,8 @@ def register(spec: SourceSpec) -> Callable[[SomeSource], SomeSource]:
     Raises:
         ValueError: When the name or the letter is taken, or autograd is to write the gradient, as for `backprop`.
     """
+    if not isinstance(spec, SourceSpec):
+        raise TypeError(f"register takes a SourceSpec, not {spec!r}: @sources.register(SourceSpec('mine', ...))")
     if spec.needs_graph:
         raise ValueError(
             f"source {spec.name!r}: only backprop's gradient is written by autograd: set needs_graph=False"
@@ -58,6 +60,19 @@ def supplies(name: str) -> Callable[[SomeSource], SomeSource]:
 
 def build(names: frozenset[str], predictor: Predictor | None, given: Mapping[str, Source]) -> dict[str, Source]:
     """The source objects for these names, those `given` among them; ValueError for a name that is unknown."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"sources = {given!r}: give a dict of names and objects, such as {{'topk': TopK(k=4)}}")
+    for name, source in given.items():
+        if not isinstance(source, Source):
+            remedy = f", such as {source.__name__}()" if isinstance(source, type) else " derived from sources.Source"
+            raise TypeError(f"sources[{name!r}] = {source!r}: give an object{remedy}")
+        supplied = getattr(source, "spec", None)
+        if supplied is None or supplied.name != name:
+            found = "has no spec" if supplied is None else f"is the source {supplied.name!r}"
+            raise ValueError(
+                f"sources[{name!r}] = {source!r} {found}: register its class under a name of its own, or derive it "
+                f"from the class of {name!r}"
+            )
     unknown = given.keys() - names
     if unknown:
         asked = ", ".join(sorted(names))

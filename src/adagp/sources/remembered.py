@@ -13,8 +13,6 @@ from adagp.sources.source import Source
 class Remembered(Source):
     """A running mean of the true gradients, or the last one."""
 
-    always_finite = True
-
     def __init__(self, decay: float) -> None:
         """`decay` is the weight of the past; 0 remembers only the last true gradient."""
         self._memory = RunningRows(decay)
@@ -41,6 +39,8 @@ class Remembered(Source):
 class Last(Remembered):
     """The last true gradient."""
 
+    always_finite = True
+
     def __init__(self) -> None:
         """Nothing of the past counts."""
         super().__init__(decay=0.0)
@@ -49,6 +49,8 @@ class Last(Remembered):
 @supplies("mean")
 class Mean(Remembered):
     """The running mean of the true gradients."""
+
+    always_finite = True
 
     def __init__(self) -> None:
         """About ten batches count."""

@@ -23,7 +23,7 @@ class Source:
 
     spec: SourceSpec
     always_finite = False
-    """Whether its rows are finite by construction, so that they need not be checked."""
+    """Whether its rows are finite by construction, so that they are not checked. Subclasses must say so themselves."""
 
     def wants_features(self, layer: str) -> bool:
         """Whether it uses this layer's features in this batch. Asked before the forward if `needs_features`."""

@@ -19,9 +19,9 @@ from pathlib import Path
 from adagp.training.run.lock import lock
 held = lock(Path(sys.argv[1]))
 if os.fork() == 0:
+    print("held", flush=True)  # the child lets go of the lock before it runs a line
     time.sleep(5)
     os._exit(0)
-print("held", flush=True)
 time.sleep(600)
 """
 TRAIN = ["--model", "cnn", "--data", "digits", "--method", "bp", "--epochs", "1", "--set", "train_limit=64"]
