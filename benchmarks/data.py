@@ -1,8 +1,8 @@
-"""What the loader costs beside the training it feeds: `python -m benchmarks.data`.
+"""What the loader costs, compared with the training it feeds: `python -m benchmarks.data`.
 
 One batch of 128 images of 32 x 32 is loaded (shuffled, cropped, mirrored, normalised) and one ResNet-20 batch trained
 by plain backpropagation, in turns, in one run; ratios are of medians. The budget: loading takes at most 5 % of it.
-Decoding image files is measured as well, without a budget: worker processes do it while the model is at work.
+Decoding image files is measured as well, without a budget: threads do it while the model trains.
 """
 
 import argparse

@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 
 from adagp.data import decoding
-from adagp.extras import SOURCES, remedy, require
+from adagp.extras import PACKAGES, remedy, require
 from adagp.training import Recipe
 from adagp.training.tasks import build
 from tests.training.tasks.making import toy_objects, toy_text
 
 
-@pytest.mark.parametrize("module", SOURCES)
+@pytest.mark.parametrize("module", PACKAGES)
 def test_a_module_that_is_missing_is_named_with_its_extra(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     require(module)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ModuleNotFoundError) as caught:
         require(module)
-    distribution, extra = SOURCES[module]
+    distribution, extra = PACKAGES[module]
     assert str(caught.value) == f"{distribution} is not installed: pip install 'adagp[{extra}]'"
     assert remedy(caught.value) == str(caught.value)
     assert remedy(ModuleNotFoundError("No module", name=f"{module}.part")) == str(caught.value)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adagp.extras import SOURCES
+from adagp.extras import PACKAGES
 
 SRC = Path(__file__).parents[1] / "src"
 # Stands before every other finder and lets none of the project's other dependencies in.
@@ -19,7 +19,7 @@ class Block(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {{name!r}} (blocked by the test)", name=name)
 sys.meta_path.insert(0, Block())
 """
-OTHERS = {*SOURCES, "click", "pandas", "filelock"}
+OTHERS = {*PACKAGES, "click", "pandas", "filelock"}
 
 
 def _run(code: str, others: set[str]) -> subprocess.CompletedProcess[str]:

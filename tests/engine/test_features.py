@@ -1,14 +1,21 @@
 """What a predictor is given: only what it asked for, and the same whatever ran the passes."""
 
+import copy
+import gc
+import weakref
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
 from adagp import AdaGP, Phase, Plan, schedules
+from adagp._engine.capture.recorder import Poolers
+from adagp.layers.coverage import find_layers
 from adagp.predictors import Features, FeatureSpec, Pooling
 from tests.nets import sgd
 from tests.watcher import Watcher
@@ -161,7 +168,6 @@ def test_in_gp_only_the_loss_has_a_graph() -> None:
         assert output.requires_grad
         loss = nn.functional.cross_entropy(output, y)
         batch.backward(loss)
-        assert not torch.is_grad_enabled(), "what is computed after the loss needs no graph"
     assert torch.is_grad_enabled()
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -269,3 +275,208 @@ def test_a_mixed_plan_gives_features_too() -> None:
     gp.step(lambda: nn.functional.cross_entropy(model(x), y))
     predicted, learned = watcher.seen
     assert_close(predicted | learned, wanted)
+
+
+@pytest.mark.parametrize("last", [nn.LogSoftmax(1), nn.Softmax(1), nn.Sigmoid(), nn.Tanh(), nn.ReLU()])
+def test_a_model_may_end_in_an_activation(last: nn.Module) -> None:
+    """Its backward needs its output as it was."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), last)
+    plain = copy.deepcopy(model)
+    x = torch.randn(5, 4)
+    gp = AdaGP(model, sgd(model), schedules.always_backprop(), Watcher(FeatureSpec(loss_grad=True, output=Pooling())))
+    with gp.batch() as batch:
+        batch.backward(model(x).square().mean())
+    plain(x).square().mean().backward()
+    assert torch.allclose(model[0].weight.grad, plain[0].weight.grad)
+
+
+@pytest.mark.parametrize("phase", ["GP", "BP"])
+def test_the_users_own_grad_mode_counts(phase: str) -> None:
+    """A target computed under no_grad by the same model takes no part."""
+    model, (x, _) = network(), data()
+    watcher = Watcher(ALL)
+    schedule = schedules.fixed(1, 1) if phase == "GP" else schedules.always_backprop()
+    gp = AdaGP(model, sgd(model), schedule, watcher)
+
+    def closure() -> Tensor:
+        with torch.no_grad():
+            target = model(x + 1)
+            assert not target.requires_grad
+            target.numpy()
+        return nn.functional.mse_loss(model(x), target)
+
+    output = model(x).detach().requires_grad_()
+    with torch.no_grad():
+        target = model(x + 1)
+    (wanted,) = torch.autograd.grad(nn.functional.mse_loss(output, target), output)
+    gp.step(closure)
+    found = watcher.seen[0]["4"].loss_grad
+    assert found is not None
+    assert torch.allclose(found, wanted.sum(0), atol=1e-6)
+    assert torch.is_grad_enabled()
+
+
+def test_grad_mode_survives_an_error_in_the_model() -> None:
+    model, (x, y) = network(), data()
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), Watcher(ALL))
+    with pytest.raises(RuntimeError):
+        gp.step(lambda: nn.functional.cross_entropy(model(x[:, :1]), y))
+    assert torch.is_grad_enabled()
+    with torch.no_grad():
+        with pytest.raises(RuntimeError):
+            gp.step(lambda: nn.functional.cross_entropy(model(x[:, :1]), y))
+        assert not torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("predictor", ["trusted", "watcher"])
+@pytest.mark.parametrize("immediate", [False, True])
+def test_a_batch_is_freed_at_once(predictor: str, immediate: bool) -> None:
+    """Without the garbage collector: nothing that a batch recorded may wait for it."""
+    model, (x, y) = network(), data()
+    needs = FeatureSpec(output=Pooling()) if immediate else ALL
+    gp = AdaGP(
+        model,
+        sgd(model),
+        schedules.fixed(1, 1),
+        Watcher(needs) if predictor == "watcher" else predictor,
+        immediate=immediate,
+    )
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(4):
+            with gp.batch() as batch:
+                batch.backward(nn.functional.cross_entropy(model(x), y))
+            gp.optimizer.zero_grad()
+            alive = weakref.ref(batch)
+            del batch
+            assert alive() is None
+    finally:
+        gc.enable()
+
+
+def test_logits_that_are_kept_keep_no_inputs() -> None:
+    model, (x, y) = network(), data()
+    gp = AdaGP(model, sgd(model), schedules.always_backprop(), Watcher(ALL))
+    with gp.batch() as batch:
+        logits = model(x)
+        batch.backward(nn.functional.cross_entropy(logits, y))
+        calls = list(batch._forward.recorder._calls)
+    assert logits is not None
+    assert [(call.inputs, call.loss_grad) for call in calls] == [([], None)]
+
+
+class Shaped(nn.Module):
+    """A model whose output has any shape."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.inner, self.shape = nn.Linear(4, prod(shape)), shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x).reshape(len(x), *self.shape)
+
+
+@pytest.mark.parametrize(
+    ("shape", "outputs", "summed"),
+    [((3,), 3, ()), ((5, 3), 3, (1,)), ((3, 2, 2), 3, (2, 3)), ((), 1, ())],
+    ids=["classes", "tokens", "maps", "one"],
+)
+def test_the_outputs_of_a_model_are_where_torch_has_them(
+    shape: tuple[int, ...], outputs: int, summed: tuple[int, ...]
+) -> None:
+    model = Shaped(shape)
+    watcher = Watcher(FeatureSpec(loss_grad=True, weighted_input=True))
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), watcher)
+    x = torch.randn(6, 4)
+    gp.step(lambda: model(x).square().mean())
+    features = watcher.seen[0]["inner"]
+    output = model(x).detach()
+    grads = 2 * output / output.numel()
+    grads = grads.sum(summed) if summed else grads
+    assert features.loss_grad is not None
+    assert features.loss_grad.shape == (outputs,)
+    assert torch.allclose(features.loss_grad, grads.reshape(6, outputs).sum(0), atol=1e-6)
+    assert features.weighted_input is not None
+    assert features.weighted_input.shape == (outputs, 4)
+
+
+def test_an_output_without_samples_is_refused() -> None:
+    class Mean(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x).mean()
+
+    model = Mean()
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), Watcher(FeatureSpec(loss_grad=True, output=Pooling())))
+    with pytest.raises(ValueError, match=r"the model's output is one number.*samples"):
+        gp.step(lambda: model(torch.ones(3, 4)))
+
+
+@pytest.mark.parametrize("phase", ["GP", "BP"])
+def test_an_empty_batch_has_features_of_zeros(phase: str) -> None:
+    model = network()
+    watcher = Watcher(FeatureSpec(loss_grad=True, weighted_input=True))
+    schedule = schedules.fixed(1, 1) if phase == "GP" else schedules.always_backprop()
+    gp = AdaGP(model, sgd(model), schedule, watcher)
+    gp.step(lambda: model(torch.ones(0, 2, 8, 8)).sum())
+    features = watcher.seen[0]["4"]
+    assert features.loss_grad is not None
+    assert features.loss_grad.tolist() == [0.0] * 3
+    assert features.weighted_input is not None
+    assert not features.weighted_input.any()
+
+
+@pytest.mark.parametrize("phase", ["GP", "BP"])
+def test_a_checkpointed_model_shows_the_same(phase: str) -> None:
+    model, (x, y) = network(), data()
+    watcher = Watcher(ALL)
+    schedule = schedules.fixed(1, 1) if phase == "GP" else schedules.always_backprop()
+    gp = AdaGP(model, sgd(model), schedule, watcher)
+    wanted = expected(model, x, y)
+    images = x.clone().requires_grad_()
+    gp.step(
+        lambda: nn.functional.cross_entropy(torch.utils.checkpoint.checkpoint(model, images, use_reentrant=False), y)
+    )
+    assert_close(watcher.seen[0], wanted)
+
+
+def test_inputs_are_counted_by_their_own_positions() -> None:
+    """Of maps with many positions fewer samples are read; a Linear layer's input has one."""
+    wide, image = nn.Linear(4096, 10), nn.Conv2d(3, 64, 3)
+    for module, tensor, samples in ((wide, torch.randn(32, 4096), 16), (image, torch.randn(32, 3, 48, 48), 4)):
+        (layer,) = find_layers(module, module.parameters())[0]
+        pooler = Poolers.of(FeatureSpec(input=Pooling(1, samples=16))).input
+        assert pooler is not None
+        assert pooler.sum_samples(layer, tensor).layout.rows[0] == samples
+
+
+def test_the_loss_is_differentiated_on_the_predictors_clock() -> None:
+    model, (x, y) = network(), data()
+    ticks = iter(range(1000))
+    gp = AdaGP(
+        model, sgd(model), schedules.fixed(1, 0), Watcher(FeatureSpec(loss_grad=True)), timer=lambda: next(ticks)
+    )
+    gp.step(lambda: nn.functional.cross_entropy(model(x), y))
+    with_grad = gp.predictor_seconds
+    gp.remove()
+    ticks = iter(range(1000))
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 0), Watcher(FeatureSpec()), timer=lambda: next(ticks))
+    gp.step(lambda: nn.functional.cross_entropy(model(x), y))
+    assert with_grad >= gp.predictor_seconds + 2
+
+
+def test_a_batch_made_before_a_state_was_loaded_is_refused() -> None:
+    model, (x, y) = network(), data()
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1))
+    early = gp.batch()
+    twin = network()
+    further = AdaGP(twin, sgd(twin), schedules.fixed(1, 1))
+    further.step(lambda: nn.functional.cross_entropy(twin(x), y))
+    gp.load_state_dict(further.state_dict())
+    with pytest.raises(RuntimeError, match="this batch was made for step 0, and step 1 is next"), early:
+        pass

@@ -1,3 +1,4 @@
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,14 @@ def test_presets_of_a_kind_share_what_their_base_says() -> None:
     assert load_preset("imagenette-inception_v3-paper").recipe.lr == paper.recipe.lr
     assert load_preset("cifar10-resnet20-tuned").recipe.lr == 0.1  # its own
     assert {"paper", "tuned"}.isdisjoint(preset_names())
+
+
+def test_a_preset_may_be_copied_and_changed(tmp_path: Path) -> None:
+    text = (resources.files("adagp.training") / "presets" / "cifar10-resnet20-tuned.toml").read_text(encoding="utf-8")
+    assert "base = " in text
+    (tmp_path / "mine.toml").write_text(text.replace("lr = 0.1", "lr = 0.3"))
+    mine, preset = load_recipe(tmp_path / "mine.toml"), load_preset("cifar10-resnet20-tuned")
+    assert mine.recipe == preset.recipe.replace(lr=0.3)
+    (tmp_path / "other.toml").write_text("base = '../demo'\n")
+    with pytest.raises(RecipeError, match=r"recipe 'other': base = '../demo' is unknown: choose one of paper, tuned"):
+        load_recipe(tmp_path / "other.toml")

@@ -5,21 +5,21 @@ its `ForwardPass`. `backward`: true gradients, if a task needs them. `__exit__`:
 `.grad`, then the predictor and the sources that remember learn from the true gradients. The user's optimizer steps.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import inf
 from types import TracebackType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
-from adagp._engine.capture.hooks import Current, logger
+from adagp._engine.capture.hooks import Current
 from adagp._engine.capture.recorder import Recorder
 from adagp._engine.coverage import active_layers, parameters_without_source
-from adagp._engine.exchange import agree_on_failure, average_features, average_received, total_samples
+from adagp._engine.exchange import agree_on_events, average_features, average_received, total_samples
 from adagp._engine.finite import NonFiniteError, entries, first_broken, is_cheap, sums_of_squares
 from adagp._engine.forward import ForwardPass
 from adagp._engine.graph import GraphCut
@@ -34,6 +34,8 @@ from adagp.quality import GradientAlignment
 from adagp.schedules import Phase
 from adagp.sources import GradientRequest
 
+logger = logging.getLogger("adagp")
+
 
 class Batch:
     """One batch under a plan; made by `AdaGP.batch`."""
@@ -45,6 +47,7 @@ class Batch:
         self.plan = next_plan(setup, progress)
         self.failed = False
         """Whether a prediction or the loss was not finite in GP; nothing was applied, or nothing more if immediate."""
+        self._timed = partial(progress.timed, setup.options.timer)  # not a method: it would keep the batch alive
         self._graph = GraphCut(setup, self.step_index)
         self._forward = ForwardPass(
             self.plan.phase,
@@ -70,10 +73,6 @@ class Batch:
             for name, task in self.resolved.tasks.items()
         }
         self._forward.layers = self._layers
-
-    def _timed(self, work: Any) -> Any:
-        """Do the predictor's work on its clock."""
-        return self._progress.timed(self._setup.options.timer, work)
 
     @property
     def needs_forward(self) -> bool:
@@ -130,7 +129,6 @@ class Batch:
                 self.failed = self.failed or not bool(torch.isfinite(loss).all())
                 if self._setup.needs.needs_loss_grad:
                     self._forward.recorder.differentiate(loss)
-                    torch.set_grad_enabled(False)
             else:
                 self._refuse_loss(loss)
                 if loss.requires_grad:
@@ -210,12 +208,13 @@ class Batch:
         """The features of each layer over all its calls and ranks; ranks also agree on whether this batch failed."""
         self._forward.recorder.end_forward()  # a loop without `backward` in GP has not said that its forward is over
         layers = list(self._layers.values())
-        self.failed = agree_on_failure(self._setup, layers, self.failed)
-        if not self._setup.needs.needs_loss_grad:
-            return average_features(self._setup, layers)
-        scale = self._scaler.get_scale() if self._is_scaled and self._scaler is not None else 1.0
-        loss_grad = self._forward.recorder.weigh_inputs(scale)
-        if loss_grad is None and any(entry.uses_features and entry.has_run for entry in layers):
+        loss_grad, is_missing = None, False
+        if self._setup.needs.needs_loss_grad:
+            scale = self._scaler.get_scale() if self._is_scaled and self._scaler is not None else 1.0
+            loss_grad = self._forward.recorder.weigh_inputs(scale)
+            is_missing = loss_grad is None and any(entry.uses_features and entry.has_run for entry in layers)
+        self.failed, is_missing = agree_on_events(self._setup, layers, self.failed, is_missing)
+        if is_missing:
             raise RuntimeError(
                 f"the predictor asks for the gradient of the loss at the model's output, and step {self.step_index} "
                 f"({self.plan.phase.value}) has none: call the model itself, compute the loss from its output, and "

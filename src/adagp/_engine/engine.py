@@ -309,7 +309,7 @@ class AdaGP:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave; ValueError says in what the saved model or set-up differs from this one."""
-        self._progress = saved_state.load(self._setup, state)
+        saved_state.load(self._setup, self._progress, state)
 
 
 def _remove(hooks: list[RemovableHandle]) -> None:

@@ -25,22 +25,27 @@ def average_received(setup: Setup, layers: Iterable[LayerBatch]) -> None:
         parameter.grad = grad.copy_(mean)
 
 
-def agree_on_failure(setup: Setup, layers: Sequence[LayerBatch], failed: bool) -> bool:
-    """Whether the batch failed on any rank.
+def agree_on_events(
+    setup: Setup, layers: Sequence[LayerBatch], failed: bool, lacks_loss_grad: bool
+) -> tuple[bool, bool]:
+    """Whether the batch failed on any rank, and whether any lacks the gradient of the loss.
 
     The same message makes sure that no layer ran on some ranks only: it would be recorded, learned from and dropped
     on those alone.
     """
     if setup.ranks.count == 1:
-        return failed
-    failures, *ran = setup.ranks.totals([int(failed), *(int(entry.has_run) for entry in layers)], setup.device)
+        return failed, lacks_loss_grad
+    asks = [lacks_loss_grad] if setup.needs.needs_loss_grad else []
+    events = [failed, *(entry.has_run for entry in layers), *asks]
+    failures, *ran = setup.ranks.totals([int(event) for event in events], setup.device)
+    lacking = ran.pop() if asks else 0
     for entry, ranks in zip(layers, ran, strict=True):
         if 0 < ranks < setup.ranks.count:
             raise RuntimeError(
                 f"layer {entry.layer.name!r} ran on {ranks} of {setup.ranks.count} ranks in this batch, and all must "
                 "do the same with it: exclude it, or let it run everywhere"
             )
-    return failures > 0
+    return failures > 0, lacking > 0
 
 
 def average_features(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from adagp._engine.capture.grad_output import deliver_grad_output
 from adagp._engine.capture.hooks import Current
-from adagp._engine.capture.recorder import Recorder
+from adagp._engine.capture.recorder import Recorder, watched_output
 from adagp._engine.graph import GraphCut
 from adagp._engine.layer_batch import LayerBatch
 from adagp.layers import Layer
@@ -49,6 +49,7 @@ class ForwardPass:
         self._update_now, self._counts_macs = update_now, counts_macs
         self._is_recording = False
         self._micro_batch = 0
+        self._modes: list[bool] = []
 
     def listen(self) -> None:
         """Begin to record."""
@@ -56,8 +57,9 @@ class ForwardPass:
         self._is_recording = True
 
     def stop(self) -> None:
-        """Hooks do nothing any more."""
+        """Hooks do nothing any more, and nothing keeps the batch alive."""
         self._current.listener = None
+        self._update_now = None
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -83,7 +85,8 @@ class ForwardPass:
         if self._is_recording:
             self.recorder.begin_model_call()
         if self._phase is Phase.GP:
-            torch.set_grad_enabled(False)  # the graph of an earlier call's loss ends here
+            self._modes.append(torch.is_grad_enabled())
+            torch.set_grad_enabled(False)
 
     def on_layer_output(self, layer: Layer, layer_input: Any, output: Any) -> Tensor | None:
         """Called by the forward hook of every covered layer; what is returned takes the place of the output."""
@@ -134,10 +137,12 @@ class ForwardPass:
     def on_model_output(self, output: Any) -> Tensor | None:
         """Called after the model's forward; in GP the graph begins here, and reaches to the loss."""
         is_gp = self._phase is Phase.GP
-        if not self._is_recording or not (is_gp or torch.is_grad_enabled()):
-            return None
         if is_gp:
-            torch.set_grad_enabled(True)
+            torch.set_grad_enabled(self._modes.pop())
+        if not torch.is_grad_enabled():
+            return None
+        if not self._is_recording:  # activation checkpointing expects the operations of the first time
+            return None if is_gp else watched_output(output, lambda *_: None)
         if torch.compiler.is_compiling():  # tensors that need a gradient cannot begin inside a compiled graph
             outside: Tensor = torch.compiler.disable(self.recorder.end_model_call)(output, not is_gp)
             return outside

@@ -38,7 +38,10 @@ class GraphCut:
             without_source: The parameters that no source serves, each with the name of its module.
         """
         if resolved.plan.phase is Phase.GP:
-            self._restore.enter_context(torch.no_grad())
+            if self._setup.needs.needs_loss_grad:  # the model's own hooks switch grad mode off, and on for the loss
+                self._restore.callback(torch.set_grad_enabled, torch.is_grad_enabled())
+            else:
+                self._restore.enter_context(torch.no_grad())
             return
         for entry in layers:
             if not entry.spec.needs_graph:

@@ -62,11 +62,11 @@ class Progress:
         """Every field, in plain types."""
         return asdict(self)
 
-    @staticmethod
-    def of(state: Mapping[str, Any]) -> "Progress":
-        """The progress that `state_dict` gave."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave, in place: an open batch must not count for another."""
         layers = {
             name: LayerProgress(**{**saved, "quality": LayerQuality(**saved["quality"])})
             for name, saved in state["layers"].items()
         }
-        return Progress(**{**state, "layers": layers, "counts": dict(state["counts"])})
+        loaded = Progress(**{**state, "layers": layers, "counts": dict(state["counts"])})
+        vars(self).update(vars(loaded))

@@ -24,20 +24,19 @@ def save(setup: Setup, progress: Progress) -> dict[str, Any]:
     return copy.deepcopy(state)  # a snapshot: training goes on in place
 
 
-def load(setup: Setup, state: Mapping[str, Any]) -> Progress:
-    """Take over what `save` gave, and return the progress.
+def load(setup: Setup, progress: Progress, state: Mapping[str, Any]) -> None:
+    """Take over what `save` gave.
 
     Raises:
         ValueError: When the saved model or set-up differs from this one; the message says in what.
     """
     _refuse_foreign(setup, state)
-    progress = Progress.of(state["progress"])
     if setup.predictor is not None:
         setup.predictor.load_state_dict(state["predictor"])
     for name, source in setup.sources.items():
         source.load_state_dict(state["sources"][name])
     setup.schedule.load_state_dict(state["schedule"])
-    return progress
+    progress.load_state_dict(state["progress"])
 
 
 def _description(setup: Setup) -> dict[str, str]:

@@ -180,7 +180,7 @@ class FullyConnected(LayerKind):
     def sample_inputs(self, module: nn.Module, layer_input: Tensor) -> Tensor:
         """The mean over the positions of each input."""
         batched = layer_input if self.has_batch(module, layer_input) else layer_input[None]
-        return batched.reshape(len(batched), -1, batched.shape[-1]).mean(1)
+        return batched.flatten(1, -2).mean(1) if batched.dim() > 2 else batched
 
 
 @dataclass(frozen=True, eq=False)

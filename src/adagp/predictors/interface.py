@@ -116,7 +116,7 @@ class Predictor(Protocol):
 
     @property
     def needs(self) -> FeatureSpec:
-        """The features it is given. Read once, when it is attached."""
+        """The features it is given. It must not change after `attach`."""
 
     def attach(self, layers: Sequence[Layer]) -> None:
         """Size everything for these layers. Called once, before anything else."""

@@ -56,10 +56,22 @@ def preset_summaries() -> dict[str, str]:
 
 
 def _preset_values(name: str) -> dict[str, Any]:
-    """The content of a preset, on top of that of its `base` in the folder `bases`."""
-    values = _read(f"{name}.toml")
-    base = values.pop("base", None)
-    return values if base is None else _read(f"bases/{base}.toml") | values
+    return _on_base(name, _read(f"{name}.toml"))
+
+
+def _on_base(name: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The content of a recipe file, on top of that of its `base`, one of those in the folder `bases`.
+
+    Raises:
+        RecipeError: When there is no such base.
+    """
+    if "base" not in values:
+        return values
+    known = sorted(entry.name.removesuffix(".toml") for entry in (_PRESETS / "bases").iterdir())
+    if values["base"] not in known:
+        raise RecipeError(f"recipe '{name}': base = {values['base']!r} is unknown: choose one of {', '.join(known)}")
+    others = {field: value for field, value in values.items() if field != "base"}
+    return _read(f"bases/{values['base']}.toml") | others
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -83,7 +95,7 @@ def load_recipe(path: Path) -> Preset:
         ) from error
     if not isinstance(values, dict):
         raise RecipeError(f"recipe file '{path}' holds no table of fields: write lines such as lr = 0.1")
-    return _parse(path.stem, values)
+    return _parse(path.stem, _on_base(path.stem, values))
 
 
 def _parse(name: str, values: dict[str, Any]) -> Preset:

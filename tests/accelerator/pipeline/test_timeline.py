@@ -178,8 +178,8 @@ def test_activations_held_are_those_the_schemes_promise(case):
 def test_busy_is_the_share_of_work(case):
     pipeline, prices = case
     timeline = simulate(pipeline, prices)
-    op = sum(job.duration for job in checked_jobs(pipeline, prices))
-    assert timeline.busy == pytest.approx(op / (timeline.steps * pipeline.devices))
+    work = sum(job.duration for job in checked_jobs(pipeline, prices))
+    assert timeline.busy == pytest.approx(work / (timeline.steps * pipeline.devices))
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def test_designs_are_in_the_models_order_and_low_pays_for_its_loads(phase):
     low, efficient, fastest = (run(design, phase)[2] for design in ADA_GP)
     assert low > efficient > fastest
     ops, machine = small_model()
-    gemms = [layer.gemm(Pass.FORWARD) for work in ops for layer in machine.predictor.layers(work)]
+    gemms = [layer.gemm(Pass.FORWARD) for op in ops for layer in machine.predictor.layers(op)]
     rows, columns = machine.array.rows, machine.array.columns
     loads = sum(-(-gemm.k // rows) * rows * -(-gemm.n // columns) + OVERHEAD_CYCLES for gemm in gemms)
     in_place = [each.descriptor for each in commands_of(Design.EFFICIENT, phase) if each.descriptor.in_place]

@@ -13,9 +13,14 @@ from typing import Any
 import pytest
 import torch
 
+from adagp import predictors, sources
 from adagp.data import DataSet
+from adagp.predictors import FeatureSpec, Pooling
+from adagp.schedules import SourceSpec
+from adagp.sources import Last
 from adagp.training import CheckpointError, Recipe, Run, RunFolder, TrainingError
 from adagp.training.run import checkpoint
+from tests.watcher import Watcher
 
 METHODS = ("adaptive", "adagp", "mean", "random", "bp")
 
@@ -189,3 +194,51 @@ def test_a_true_checksum_around_foreign_bytes(
         folder.restore(run)
     assert {entry.name: entry.read_bytes() for entry in folder.path.iterdir()} == before
     assert "executed" not in capfd.readouterr().out
+
+
+class Slow(Last):
+    """A source of the user's own that remembers."""
+
+
+def test_a_run_with_a_source_of_ones_own_resumes(recipe: Recipe, digits: DataSet) -> None:
+    sources.register(SourceSpec("slow", "the last true gradient", "W", "#0072B2", remembers=True))(Slow)
+    try:
+        table = "layer 1 2\n* backprop slow\n"
+        own = recipe.replace(method="table", schedule=table, predictor=None)
+        state = copy.deepcopy(trained(own, digits))
+        assert state["gp"]["sources"]["slow"], "it remembers something"
+        assert survives(own, digits, state) is None
+        broken = changed(state, ("gp", "sources", "slow"), lambda value: {"x": object})
+        with pytest.raises(CheckpointError, match=r"gp\.sources\.slow holds more than plain values and tensors"):
+            Run(own, digits).load_state_dict(broken)
+    finally:
+        sources.unregister("slow")
+
+
+def test_a_run_with_a_predictor_of_ones_own_resumes(recipe: Recipe, digits: DataSet) -> None:
+    class Counting(Watcher):
+        """Remembers how many examples it has seen."""
+
+        def __init__(self) -> None:
+            super().__init__(FeatureSpec(output=Pooling()))
+            self.counts: dict[str, int] = {}
+
+        def learn(self, examples: Any) -> dict[str, Any]:
+            for example in examples:
+                self.counts[example.layer.name] = self.counts.get(example.layer.name, 0) + 1
+            return {}
+
+        def state_dict(self) -> dict[str, Any]:
+            return dict(self.counts)
+
+        def load_state_dict(self, state: Any) -> None:
+            self.counts = dict(state)
+
+    predictors.register("counting")(Counting)
+    try:
+        own = recipe.replace(method="adagp", predictor="counting")
+        state = copy.deepcopy(trained(own, digits))
+        assert state["gp"]["predictor"]
+        assert survives(own, digits, state) is None
+    finally:
+        predictors.unregister("counting")

@@ -166,7 +166,8 @@ class Pooler:
         samples = self._pooling.samples
         if samples is None or not tensor.numel():
             return samples
-        positions = tensor[0].numel() // layer.out
+        units = layer.out if self._view is Layer.reorganise else len(self._view(layer, tensor.detach()[:1]))
+        positions = tensor[0].numel() // units
         enough = samples * _MANY_POSITIONS // max(positions, 1)
         return max(1, samples // 4, min(samples, enough))
 

@@ -138,12 +138,15 @@ class Recorder:
             def arrived(_: Tensor, grad_output: Tensor) -> None:
                 call.loss_grad = grad_output.float()
 
-            return deliver_grad_output(output, output.new_empty(0), arrived)
+            return watched_output(output, arrived)
         call.leaf = output.detach().requires_grad_()
         return call.leaf
 
     def differentiate(self, loss: Tensor) -> None:
         """In GP: find the gradient of a loss at the model's outputs, through the graph of the loss alone."""
+        self._timed(partial(self._differentiate, loss))
+
+    def _differentiate(self, loss: Tensor) -> None:
         calls = [call for call in self._calls if call.leaf is not None]
         leaves = [call.leaf for call in calls if call.leaf is not None]
         if leaves and loss.requires_grad:
@@ -168,12 +171,19 @@ class Recorder:
         Args:
             grad_scale: The factor by which a GradScaler multiplied the loss.
         """
+        found: Tensor | None = self._timed(partial(self._weigh_inputs, grad_scale))
+        for call in self._calls:  # an output that the user keeps would keep them alive
+            call.inputs.clear()
+            call.loss_grad = None
+        self._calls.clear()
+        return found
+
+    def _weigh_inputs(self, grad_scale: float) -> Tensor | None:
         total: Tensor | None = None
         for call in self._calls:
             if call.loss_grad is None:
                 continue
-            grads = call.loss_grad / grad_scale
-            by_sample = grads.reshape(len(grads), -1, grads.shape[-1]).sum(1)
+            by_sample = _by_sample(call.loss_grad / grad_scale)
             total = by_sample.sum(0) if total is None else total + by_sample.sum(0)
             for entry, samples in call.inputs:
                 if len(samples) != len(by_sample):
@@ -182,8 +192,32 @@ class Recorder:
                         f"{len(by_sample)}, so they cannot be weighted by its gradient: exclude the layer"
                     )
                 entry.weighted_inputs.append(by_sample.t() @ samples)
-        self._calls.clear()
         return total
+
+
+def watched_output(output: Tensor, arrived: Callable[[Tensor, Tensor], None]) -> Tensor:
+    """The model's output, with a call when the gradient arrives at it.
+
+    A copy, because the model's last operation may need its output as it is in backward.
+    """
+    return deliver_grad_output(output.clone(), output.new_empty(0), arrived)
+
+
+def _by_sample(grad: Tensor) -> Tensor:
+    """The gradient at the model's output as `(samples, outputs)`, summed over positions.
+
+    Outputs come last, as classes and tokens do, or second where there are two axes of positions, as for maps.
+    """
+    if grad.dim() == 0:
+        raise ValueError(
+            "the model's output is one number, and the predictor asks for the loss's gradient by samples: let the "
+            "model return its outputs, and compute the loss from them"
+        )
+    if grad.dim() == 1:
+        return grad[:, None]
+    if grad.dim() == 2:
+        return grad
+    return grad.flatten(1, -2).sum(1) if grad.dim() == 3 else grad.flatten(2).sum(2)
 
 
 def _tensor(layer: Layer, layer_input: Any) -> Tensor:

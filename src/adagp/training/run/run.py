@@ -265,7 +265,7 @@ class Run:
         """Why this run cannot continue from a state; None if it can. Each check relies on those before it."""
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         return (
-            fault(state, self.state_dict())
+            fault(state, self.state_dict(), own=self._own_places())
             or contradiction(
                 state, total_steps=self.total_steps, total_epochs=self.total_epochs, metric=self.metric.name
             )
@@ -289,6 +289,16 @@ class Run:
         return {
             layer: {figure: float(getattr(measured, figure)) for figure in _QUALITY}
             for layer, measured in self.gp.quality().items()
+        }
+
+    def _own_places(self) -> set[str]:
+        """Where a state holds what classes outside of this package keep: sources and predictors of the user."""
+        parts = {f"gp.sources.{name}": source for name, source in self.gp.sources.items()}
+        every: dict[str, object] = {**parts, "gp.predictor": self.gp.predictor}
+        return {
+            place
+            for place, part in every.items()
+            if part is not None and type(part).__module__.partition(".")[0] != "adagp"
         }
 
     def _new_reasons(self) -> list[str]:

@@ -4,7 +4,7 @@ Most of a state has the form of the run's own at its beginning, down to the type
 while a run trains: what its entries look like stands here.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,12 +13,20 @@ from torch import Tensor
 _Check = Callable[[Any], bool]
 
 
-def fault(found: Any, like: Any, place: str = "") -> str | None:
+def fault(found: Any, like: Any, place: str = "", own: Collection[str] = ()) -> str | None:
     """The first place where a state differs in form from `like`, the state of a run that has trained nothing.
+
+    Args:
+        found: The state.
+        like: The state of the run at its beginning.
+        place: Where both are, as words joined by dots.
+        own: Places that classes of the user fill: whatever is plain may be there.
 
     Returns:
         What is wrong, in words; None where nothing is.
     """
+    if place in own:
+        return None if _is_plain_tree(found) else f"{place} holds more than plain values and tensors"
     name = place.rpartition(".")[2]
     check = _GROWN.get(".".join(place.split(".")[-2:])) or _GROWN.get(name)
     if check is not None:
@@ -28,11 +36,11 @@ def fault(found: Any, like: Any, place: str = "") -> str | None:
     if isinstance(like, Tensor):
         return _tensor_fault(found, like, place)
     if isinstance(like, Mapping):
-        return _mapping_fault(found, like, place)
+        return _mapping_fault(found, like, place, own)
     if isinstance(like, list | tuple):
         if type(found) is not type(like) or len(found) != len(like):
             return f"{place} is no {type(like).__name__} of {len(like)}"
-        inner = (fault(*pair, f"{place}[{index}]") for index, pair in enumerate(zip(found, like, strict=True)))
+        inner = (fault(*pair, f"{place}[{index}]", own) for index, pair in enumerate(zip(found, like, strict=True)))
         return next((problem for problem in inner if problem), None)
     if type(found) is type(like) or (type(like) is float and type(found) is int):
         return f"{place} = {found} is negative" if type(like) is int and found < 0 else None
@@ -65,7 +73,7 @@ def _same(found: Any, like: Any) -> bool:
         return False
 
 
-def _mapping_fault(found: Any, like: Mapping[Any, Any], place: str) -> str | None:
+def _mapping_fault(found: Any, like: Mapping[Any, Any], place: str, own: Collection[str]) -> str | None:
     if not isinstance(found, dict):
         return f"{place or 'the whole'} is a {type(found).__name__}, not a dict"
     # An optimizer's options: torch adds some from version to version, and fills in those that a state lacks.
@@ -78,7 +86,7 @@ def _mapping_fault(found: Any, like: Mapping[Any, Any], place: str) -> str | Non
         fixed = [key for key in common if not _same(found[key], like[key])]
         if fixed:
             return f"{place}.{fixed[0]} is not {like[fixed[0]]}"
-    inner = (fault(found[key], like[key], f"{place}.{key}" if place else str(key)) for key in like if key in found)
+    inner = (fault(found[key], like[key], f"{place}.{key}" if place else str(key), own) for key in like if key in found)
     problem = next((problem for problem in inner if problem), None)
     if problem is None and {"conv", "last", "optimizer"} <= like.keys():  # a predictor's
         return optimizer_fault(found["optimizer"], [*like["conv"].values(), like["last"]], f"{place}.optimizer")
@@ -143,6 +151,12 @@ def _is_text(value: Any) -> bool:
 
 def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, Tensor | str | bool | int | float)
+
+
+def _is_plain_tree(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str | int) and _is_plain_tree(inner) for key, inner in value.items())
+    return all(map(_is_plain_tree, value)) if isinstance(value, list | tuple) else _is_plain(value)
 
 
 def _each(check: _Check, keys: type = str) -> _Check:
