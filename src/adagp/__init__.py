@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from adagp.lazy import lazily
 
 if TYPE_CHECKING:
-    from adagp import distributed, kernels, layers, predictors, quality, schedules, sources
+    from adagp import coarse, distributed, kernels, layers, predictors, quality, schedules, sources
     from adagp._engine.batch import Batch
     from adagp._engine.engine import AdaGP
     from adagp._engine.finite import NonFiniteError
@@ -19,6 +19,7 @@ __all__ = [
     "NonFiniteError",
     "Phase",
     "Plan",
+    "coarse",
     "distributed",
     "kernels",
     "layers",
@@ -37,6 +38,7 @@ __getattr__ = lazily(
         "NonFiniteError": "adagp._engine.finite",
         "Phase": "adagp.schedules",
         "Plan": "adagp.schedules",
+        "coarse": "adagp.coarse",
         "distributed": "adagp.distributed",
         "kernels": "adagp.kernels",
         "layers": "adagp.layers",

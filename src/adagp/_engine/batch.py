@@ -59,6 +59,7 @@ class Batch:
             counts_macs=self._checks_finite is None,
         )
         self._backward_done = self._ran_own_backward = self._is_scaled = False
+        self._scale_was_read = False
         self._resolve()
 
     def _resolve(self) -> None:
@@ -73,6 +74,12 @@ class Batch:
             for name, task in self.resolved.tasks.items()
         }
         self._forward.layers = self._layers
+
+    @property
+    def scale(self) -> float:
+        """The fraction of their size that this batch's samples are to have; 1 but for coarse batches."""
+        self._scale_was_read = True
+        return self.plan.scale
 
     @property
     def needs_forward(self) -> bool:
@@ -201,6 +208,12 @@ class Batch:
                 f"requires_grad of {self._setup.name_of(changed)} was switched on inside the batch of step "
                 f"{self.step_index}, whose plan has another source for it: freeze and unfreeze between batches"
             )
+        if self.plan.is_coarse and not self._scale_was_read:
+            self._discard()
+            raise RuntimeError(
+                f"step {self.step_index} is a coarse batch (scale {self.plan.scale:g}), and batch.scale was not read: "
+                "make its samples smaller, for example by adagp.coarse.images(x, batch.scale)"
+            )
         if self.plan.phase is not Phase.GP and not self._backward_done:
             raise RuntimeError(f"a {self.plan.phase.value} batch ended without batch.backward(loss)")
 
@@ -281,7 +294,8 @@ class Batch:
     def _learn(self, features: Mapping[str, Features], supplied: Sequence[LayerBatch]) -> dict[str, GradientAlignment]:
         """Let everything learn from the true gradients, once they are known to be finite."""
         true_grads = find_true_grads(self._setup, self._progress, self._layers.values())
-        squares = sums_of_squares(true_grads) if true_grads and self._setup.learns else {}
+        learns = self._setup.learns and not self.plan.is_coarse
+        squares = sums_of_squares(true_grads) if true_grads and learns else {}
         self._stop_if_not_finite(squares, supplied)
         self._progress.count("backprop", len(true_grads))
         if not squares:

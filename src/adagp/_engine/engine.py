@@ -1,8 +1,10 @@
 """`AdaGP`: attaches to a model and an optimizer, and runs batches under the schedule's plans."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVarTuple, overload
+from functools import partial
+from typing import Any, TypeVar, TypeVarTuple, overload
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +35,9 @@ from adagp.schedules import Adaptive, Phase, Plan, Schedule
 from adagp.sources import Source
 
 More = TypeVarTuple("More")
+Result = TypeVar("Result")
+Closure = Callable[[], Result] | Callable[[float], Result]
+"""Runs the forward of a batch; one with an argument is given the scale of its samples."""
 
 
 class AdaGP:
@@ -146,19 +151,20 @@ class AdaGP:
         return self._progress.predictor_seconds
 
     @overload
-    def step(self, closure: Callable[[], Tensor], scaler: GradScaler | None = None) -> Tensor | None: ...
+    def step(self, closure: Closure[Tensor], scaler: GradScaler | None = None) -> Tensor | None: ...
 
     @overload
     def step(
-        self, closure: Callable[[], tuple[Tensor, *More]], scaler: GradScaler | None = None
+        self, closure: Closure[tuple[Tensor, *More]], scaler: GradScaler | None = None
     ) -> tuple[Tensor, *More] | None: ...
 
-    def step(self, closure: Callable[[], Any], scaler: GradScaler | None = None) -> Any:
+    def step(self, closure: Closure[Any], scaler: GradScaler | None = None) -> Any:
         """Run one batch: forward, gradients, optimizer.
 
         Args:
             closure: Runs the forward and returns the loss, or a tuple of the loss and more, such as the model's
-                outputs. It must not call `backward` itself.
+                outputs. It must not call `backward` itself. For schedules with coarse batches it takes the scale of
+                the batch, as in `lambda scale: loss(model(adagp.coarse.images(x, scale)), y)`.
             scaler: A GradScaler, used only in batches with a true backward.
 
         Returns:
@@ -167,15 +173,28 @@ class AdaGP:
         """
         if not callable(closure):
             raise TypeError(f"closure = {closure!r}: give a function that returns the loss")
+        evaluate = self._with_scale(closure)
         if isinstance(self.optimizer, torch.optim.LBFGS):
-            result = self._step_lbfgs(closure)
+            result = self._step_lbfgs(evaluate)
         else:
-            batch, result = self._evaluate(closure, scaler)
+            batch, result = self._evaluate(evaluate, scaler)
             batch.step()
         self.optimizer.zero_grad(set_to_none=True)
         return result
 
-    def _step_lbfgs(self, closure: Callable[[], Any]) -> Any:
+    def _with_scale(self, closure: Closure[Any]) -> Callable[[Batch], Any]:
+        """The closure as a function of the batch, which has the scale; one that takes none is refused if it must."""
+        if _takes_scale(closure):
+            return lambda batch: closure(batch.scale)  # type: ignore[call-arg]
+        coarse = sorted(scale for scale in self.schedule.scales | {self.next_plan().scale} if scale < 1)
+        if coarse:
+            raise ValueError(
+                f"the schedule has coarse batches (scale {coarse[0]:g}), and the closure takes no scale: write "
+                "gp.step(lambda scale: loss(model(adagp.coarse.images(x, scale)), y))"
+            )
+        return lambda batch: closure()  # type: ignore[call-arg]
+
+    def _step_lbfgs(self, closure: Callable[[Batch], Any]) -> Any:
         """LBFGS evaluates a batch several times; it remains one step of the schedule, and the first loss counts."""
         first = self.step_index
         results: list[Any] = []
@@ -189,7 +208,7 @@ class AdaGP:
         self.optimizer.step(evaluate)
         return results[0]
 
-    def _evaluate(self, closure: Callable[[], Any], scaler: GradScaler | None) -> tuple[Batch, Any]:
+    def _evaluate(self, closure: Callable[[Batch], Any], scaler: GradScaler | None) -> tuple[Batch, Any]:
         """One batch, and what the closure returned; a GP batch that is not finite is done again with backprop."""
         batch, result = self._evaluate_once(closure, scaler)
         if batch.failed:  # it left nothing behind, and the next plan is backprop: the same step again
@@ -197,25 +216,25 @@ class AdaGP:
             batch, result = self._evaluate_once(closure, scaler)
         return batch, result
 
-    def _evaluate_once(self, closure: Callable[[], Any], scaler: GradScaler | None) -> tuple[Batch, Any]:
+    def _evaluate_once(self, closure: Callable[[Batch], Any], scaler: GradScaler | None) -> tuple[Batch, Any]:
         batch = self.batch(scaler=scaler)
         with batch:
             if not batch.needs_forward:
                 return batch, None
             with _explained_gp(batch):
-                result = closure()
+                result = closure(batch)
             if any(parameter.grad is not None for parameter in self._setup.parameters()):
                 raise RuntimeError("the closure called backward, which gp.step does itself: return the loss, no more")
             self._backward(batch, _loss_of(result), closure)
         loss = _loss_of(result).detach()
         return batch, (loss, *result[1:]) if isinstance(result, tuple) else loss
 
-    def _backward(self, batch: Batch, loss: Tensor, closure: Callable[[], Any]) -> None:
+    def _backward(self, batch: Batch, loss: Tensor, closure: Callable[[Batch], Any]) -> None:
         """The batch's backward; where the loss is not finite, one more forward finds the layer."""
         try:
             batch.backward(loss)
         except NonFiniteError as error:
-            raise NonFiniteError(f"{error}; {self._first_not_finite(closure)}") from None
+            raise NonFiniteError(f"{error}; {self._first_not_finite(partial(closure, batch))}") from None
 
     def _first_not_finite(self, closure: Callable[[], Any]) -> str:
         found: list[str] = []
@@ -315,6 +334,16 @@ class AdaGP:
 def _remove(hooks: list[RemovableHandle]) -> None:
     while hooks:
         hooks.pop().remove()
+
+
+def _takes_scale(closure: Callable[..., Any]) -> bool:
+    """Whether a closure has an argument that must be given, and so is the scale; defaults bind a loop's variables."""
+    try:
+        parameters = inspect.signature(closure).parameters.values()
+    except (TypeError, ValueError):
+        return False  # a callable written in C may tell nothing about its arguments
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(one.kind in kinds and one.default is inspect.Parameter.empty for one in parameters)
 
 
 def _loss_of(result: Any) -> Any:

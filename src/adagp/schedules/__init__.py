@@ -8,6 +8,7 @@ from adagp.schedules.approximation import APPROXIMATIONS, approximate, approxima
 from adagp.schedules.ladder import Ladder, fixed, ladder
 from adagp.schedules.plan import Phase, Plan, Repeating, Schedule, always_backprop, from_function
 from adagp.schedules.prefix import prefix
+from adagp.schedules.progressive import Progressive, progressive
 from adagp.schedules.resolve import LayerTask, ResolvedPlan, resolve
 from adagp.schedules.sources import GradientWork, SourceSpec
 from adagp.schedules.table import from_table, to_table
@@ -23,6 +24,7 @@ __all__ = [
     "LayerTask",
     "Phase",
     "Plan",
+    "Progressive",
     "Repeating",
     "ResolvedPlan",
     "Schedule",
@@ -37,6 +39,7 @@ __all__ = [
     "ladder",
     "layer_names",
     "prefix",
+    "progressive",
     "resolve",
     "to_table",
 ]

@@ -29,13 +29,25 @@ class Plan:
     """For one batch, the source of every layer: `default`, unless `overrides` names the layer.
 
     `overrides` may also name a module without a source of its own, such as a batch norm: `backprop` or `skip`.
-    `note` is a word for people, such as `4:1`.
+    `note` is a word for people, such as `4:1`. `scale` is the plan's fidelity: 1 is the full size of the samples, 0.5
+    half of it.
     """
 
     phase: Phase
     default: str
     overrides: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a scale that is none."""
+        if self.scale != 1.0:
+            require_scale(self.scale)
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether the samples are smaller than they could be."""
+        return self.scale < 1
 
     def source(self, layer: str) -> str:
         """The source of a covered layer."""
@@ -61,6 +73,11 @@ class Schedule:
     def sources(self) -> frozenset[str]:
         """The sources this schedule may ask for; the engine keeps the history that `last` and `mean` need only then."""
         return names()
+
+    @cached_property
+    def scales(self) -> frozenset[float]:
+        """The scales this schedule may ask for; a closure without an argument can only give 1."""
+        return frozenset({1.0})
 
     def __call__(self, step: int) -> Plan:
         """The plan of one batch; never changes the schedule."""
@@ -121,10 +138,17 @@ class Repeating(Schedule):
         """`plans` are made once; a step only looks one up."""
         self.plans = tuple(plans)
         self.sources = frozenset({"backprop"}).union(*(plan.used_sources() for plan in self.plans))
+        self.scales = frozenset(plan.scale for plan in self.plans)
 
     def __call__(self, step: int) -> Plan:
         """The plan whose turn it is."""
         return self.plans[step % len(self.plans)]
+
+
+def require_scale(scale: float) -> None:
+    """Refuse a scale that is not the fraction of a size."""
+    if not isinstance(scale, float | int) or not 0 < scale <= 1:
+        raise ValueError(f"scale = {scale!r}: it is a fraction of the samples' size, above 0 and at most 1")
 
 
 def require(holds: bool, argument: str, remedy: str) -> None:

@@ -17,7 +17,7 @@ class LayerTask:
     Attributes:
         layer: Its name.
         source: Where its gradient comes from.
-        trains_predictor: The predictor learns from its true gradient.
+        trains_predictor: The predictor learns from its true gradient. It does not in coarse batches.
     """
 
     layer: str
@@ -82,7 +82,7 @@ def resolve(
         source = at_hand[plan.source(layer)]
         if plan.phase is Phase.GP and source.needs_backward:
             raise ValueError(f"a GP plan has no backward, but layer {layer!r} asks for it: use Phase.BP")
-        tasks[layer] = LayerTask(layer, source, has_predictor and source.needs_graph)
+        tasks[layer] = LayerTask(layer, source, has_predictor and source.needs_graph and not plan.is_coarse)
     return ResolvedPlan(plan, tasks)
 
 

@@ -1,0 +1,205 @@
+"""Coarse batches in a user's loop: the invariants on smaller samples."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
+from torch.amp.grad_scaler import GradScaler
+
+from adagp import AdaGP, Phase, Plan, coarse, schedules
+from tests.nets import equal_parameters, sgd
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 6, 3, padding=1),
+        nn.BatchNorm2d(6),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(6, 8, 3, padding=1),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 3),
+    )
+
+
+def data(count: int) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    return [
+        (torch.randn(8, 2, 8, 8, generator=generator), torch.randint(3, (8,), generator=generator))
+        for _ in range(count)
+    ]
+
+
+def loss_at(model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, scale: float) -> Tensor:
+    return nn.functional.cross_entropy(model(coarse.images(x, scale)), y)
+
+
+SCHEDULES = {
+    "progressive": lambda: schedules.progressive(10, ((0.5, 0.6), (1.0, 0.4))),
+    "ladder": lambda: schedules.ladder(2, 1, 1, source="coarse"),
+    "fixed": lambda: schedules.fixed(1, 1, source="coarse", scale=0.75),
+}
+
+
+@pytest.mark.parametrize("name", list(SCHEDULES))
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize("form", ["step", "with"])
+def test_training_is_the_plain_loop_on_the_same_images(name: str, optimizer: Any, form: str) -> None:
+    schedule = SCHEDULES[name]()
+    plain, model = network(), network()
+    own = optimizer(plain.parameters(), lr=0.05)
+    for step, (x, y) in enumerate(data(10)):
+        loss_at(plain, x, y, schedule(step).scale).backward()
+        own.step()
+        own.zero_grad()
+    gp = AdaGP(model, optimizer(model.parameters(), lr=0.05), schedule, None)
+    for x, y in data(10):
+        if form == "step":
+            gp.step(lambda scale, x=x, y=y: loss_at(model, x, y, scale))
+        else:
+            with gp.batch() as batch:
+                batch.backward(loss_at(model, x, y, batch.scale))
+            gp.optimizer.step()
+            gp.optimizer.zero_grad()
+    assert {schedule(step).scale for step in range(10)} == schedule.scales
+    assert len(schedule.scales) == 2
+    assert equal_parameters(plain, model)
+
+
+@pytest.mark.parametrize("cut", [3, 7])
+def test_a_resumed_run_is_the_same(cut: int) -> None:
+    def run(gp: AdaGP, model: nn.Module, part: list[tuple[Tensor, Tensor]]) -> None:
+        for x, y in part:
+            gp.step(lambda scale, x=x, y=y: loss_at(model, x, y, scale))
+
+    whole, resumed = network(), network()
+    gp = AdaGP(whole, sgd(whole), SCHEDULES["progressive"]())
+    run(gp, whole, data(10)[:cut])
+    saved = copy.deepcopy({"model": whole.state_dict(), "optimizer": gp.optimizer.state_dict(), "gp": gp.state_dict()})
+    run(gp, whole, data(10)[cut:])
+    second = AdaGP(resumed, sgd(resumed), SCHEDULES["progressive"]())
+    resumed.load_state_dict(saved["model"])
+    second.optimizer.load_state_dict(saved["optimizer"])
+    second.load_state_dict(saved["gp"])
+    run(second, resumed, data(10)[cut:])
+    assert equal_parameters(whole, resumed)
+
+
+def test_the_predictor_learns_from_full_batches_only() -> None:
+    model = network()
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1, source="coarse"), "paper")
+    for x, y in data(6):
+        gp.step(lambda scale, x=x, y=y: loss_at(model, x, y, scale))
+    assert gp.counts() == {"backprop": 18}
+    assert {quality.batches for quality in gp.quality().values()} == {3}
+
+
+def test_coarse_batches_mix_with_every_source() -> None:
+    def plans(step: int) -> Plan:
+        overrides = [{"0": "topk"}, {"3": "zero"}, {"6": "mean"}, {"0": "predicted"}][step % 4]
+        return Plan(Phase.BP, "backprop", overrides, scale=0.5 if step % 3 else 1.0)
+
+    model = network()
+    gp = AdaGP(model, sgd(model), plans, "paper")
+    for x, y in data(12):
+        gp.step(lambda scale, x=x, y=y: loss_at(model, x, y, scale))
+    counts = gp.counts()
+    assert (counts["topk"], counts["zero"]) == (3, 3)
+    assert counts["mean"] + counts["predicted"] + counts.get("skip", 0) == 6
+
+
+def test_a_gp_batch_may_be_coarse() -> None:
+    model = network()
+    gp = AdaGP(model, sgd(model), lambda step: Plan(Phase.GP, "predicted", scale=0.5), "paper")
+    x, y = data(1)[0]
+    sizes = []
+    model[0].register_forward_hook(lambda _, inputs, output: sizes.append(output.shape[-1]))
+    gp.step(lambda scale: loss_at(model, x, y, scale))
+    assert sizes == [4]
+
+
+def test_micro_batches_and_a_scaler() -> None:
+    model, twin = network(), network()
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 0, source="coarse"), None)
+    x, y = data(1)[0]
+    with gp.batch(scaler=GradScaler("cpu", init_scale=64.0)) as batch:
+        for part, label in zip(x.chunk(2), y.chunk(2), strict=True):
+            batch.backward(loss_at(model, part, label, batch.scale) / 2)
+    for part, label in zip(x.chunk(2), y.chunk(2), strict=True):
+        (loss_at(twin, part, label, 0.5) / 2).backward()
+    for one, two in zip(model.parameters(), twin.parameters(), strict=True):
+        assert one.grad is not None
+        assert two.grad is not None
+        assert torch.allclose(one.grad, two.grad, atol=1e-7)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_one_graph_is_compiled_for_each_size() -> None:
+    torch._dynamo.reset()
+    model = network()
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1, source="coarse"), None)
+    counter = CompileCounter()
+    compiled = torch.compile(model, backend=counter, dynamic=False)
+    for x, y in data(8):
+        gp.step(lambda scale, x=x, y=y: loss_at(compiled, x, y, scale))
+    assert counter.frame_count == 2
+
+
+def test_a_closure_without_a_scale_is_refused_before_the_first_batch() -> None:
+    model = network()
+    gp = AdaGP(model, sgd(model), schedules.ladder(2, 1, 1, source="coarse"), None)
+    x, y = data(1)[0]
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match=r"coarse batches \(scale 0.5\), and the closure takes no scale: write"):
+        gp.step(lambda: loss_at(model, x, y, 1))
+    with pytest.raises(ValueError, match="takes no scale"):
+        gp.step(lambda x=x, y=y: loss_at(model, x, y, 1))
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert gp.step_index == 0
+
+
+def test_a_closure_with_a_scale_serves_every_schedule() -> None:
+    model = network()
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1))
+    scales: list[float] = []
+    for x, y in data(2):
+        gp.step(lambda scale, x=x, y=y: (scales.append(scale), loss_at(model, x, y, scale))[1])
+    assert scales == [1.0, 1.0]
+
+
+def test_a_batch_whose_scale_nobody_read_is_refused() -> None:
+    model = network()
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 0, source="coarse"), None)
+    x, y = data(1)[0]
+    message = r"step 0 is a coarse batch \(scale 0.5\), and batch.scale was not read"
+    with pytest.raises(RuntimeError, match=message), gp.batch() as batch:
+        batch.backward(loss_at(model, x, y, 1))
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: schedules.progressive(0), "steps: must be at least 1"),
+        (lambda: schedules.progressive(10, ()), "levels: needs at least one"),
+        (lambda: schedules.progressive(10, ((0.5, 0.5), (1.0, 0.4))), "levels: the shares add up to 0.9"),
+        (lambda: schedules.progressive(10, ((0.5, 0.0), (1.0, 1.0))), "levels: .*share of the steps must be positive"),
+        (lambda: schedules.progressive(10, ((1.5, 1.0),)), "scale = 1.5: .*above 0 and at most 1"),
+        (lambda: schedules.ladder(5, source="coarse", scale=0), "scale = 0: .*above 0 and at most 1"),
+        (lambda: Plan(Phase.BP, "backprop", scale=2.0), "scale = 2.0: .*above 0 and at most 1"),
+    ],
+)
+def test_what_is_no_schedule_is_refused(build: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_levels_end_where_their_shares_say() -> None:
+    schedule = schedules.progressive(10, ((0.5, 0.45), (0.75, 0.25), (1.0, 0.3)))
+    assert [schedule(step).scale for step in range(12)] == [0.5] * 4 + [0.75] * 3 + [1.0] * 5
+    assert schedule(0).note == "x0.5"

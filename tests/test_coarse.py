@@ -1,0 +1,112 @@
+"""Coarse batches: smaller samples, and models that can or cannot take them."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from adagp import coarse, models
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 3), st.integers(2, 12), st.integers(2, 12), st.sampled_from([0.25, 0.5, 0.625, 0.75, 1.0]))
+def test_images_keep_their_mean_where_areas_are_equal(channels: int, rows: int, columns: int, scale: float) -> None:
+    batch = torch.randn(2, channels, 8 * rows, 8 * columns)
+    smaller = coarse.images(batch, scale)
+    assert smaller.shape == (2, channels, round(8 * rows * scale), round(8 * columns * scale))
+    if scale in (0.25, 0.5):
+        assert torch.allclose(smaller.mean((2, 3)), batch.mean((2, 3)), atol=1e-5)
+        step = round(1 / scale)
+        assert torch.allclose(smaller[0, 0, 0, 0], batch[0, 0, :step, :step].mean(), atol=1e-6)
+
+
+def test_full_size_is_the_batch_itself() -> None:
+    batch = torch.randn(2, 3, 8, 8)
+    assert coarse.images(batch, 1) is batch
+    assert coarse.images(batch, 0.9, multiple=8) is batch
+
+
+def test_memory_order_and_bytes_are_kept() -> None:
+    batch = torch.randn(4, 3, 16, 16).to(memory_format=torch.channels_last)
+    for scale in (0.5, 0.75):
+        assert coarse.images(batch, scale).is_contiguous(memory_format=torch.channels_last)
+    pixels = torch.tensor([[0, 1], [255, 254]], dtype=torch.uint8).expand(1, 3, 2, 2)
+    assert coarse.images(pixels, 0.5).tolist() == [[[[128]]] * 3]
+    assert coarse.images(pixels, 0.5).dtype == torch.uint8
+
+
+@pytest.mark.parametrize(
+    ("pixels", "scale", "multiple", "found"), [(416, 0.5, 32, 192), (96, 0.5, 32, 64), (7, 0.1, 1, 1)]
+)
+def test_sizes_are_multiples(pixels: int, scale: float, multiple: int, found: int) -> None:
+    assert coarse.size(pixels, scale, multiple) == found
+    assert coarse.images(torch.zeros(1, 3, pixels, pixels), scale, multiple).shape[-1] == found
+
+
+def test_boxes_and_masks_follow_their_image() -> None:
+    corners = torch.tensor([[4.0, 8.0, 12.0, 16.0]])
+    assert coarse.boxes(corners, (32, 16), (16, 8)).tolist() == [[2.0, 4.0, 6.0, 8.0]]
+    assert coarse.boxes(corners, (32, 16), (8, 8)).tolist() == [[2.0, 2.0, 6.0, 4.0]]
+    labels = torch.arange(16).reshape(1, 4, 4)
+    assert coarse.masks(labels, 0.5).tolist() == [[[0, 2], [8, 10]]]
+    assert coarse.masks(labels, 1).tolist() == labels.tolist()
+
+
+def test_tokens_are_cut() -> None:
+    batch = torch.arange(20).reshape(2, 10)
+    assert coarse.tokens(batch, 0.5).tolist() == [[0, 1, 2, 3, 4], [10, 11, 12, 13, 14]]
+
+
+@pytest.mark.parametrize("scale", [0, -0.5, 1.5, float("nan"), "half"])
+def test_a_scale_that_is_none_is_refused(scale: Any) -> None:
+    with pytest.raises(ValueError, match=r"scale = .*above 0 and at most 1"):
+        coarse.images(torch.zeros(1, 3, 4, 4), scale)
+
+
+def test_what_is_no_image_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"shape \(4, 4\): images have channels"):
+        coarse.images(torch.zeros(4, 4), 0.5)
+
+
+@pytest.mark.parametrize("name", ["resnet20", "vgg13", "mobilenet_v2", "densenet121", "resnet50"])
+def test_our_networks_take_half_the_size(name: str) -> None:
+    model = models.build(name)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    coarse.check(model, torch.zeros(1, 3, 32, 32), [1.0, 0.75, 0.5])
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert model.training
+
+
+class Positions(nn.Module):
+    """A model that has an embedding for each position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Parameter(torch.zeros(3, 8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x + self.embedding).mean((1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(72, 10)),
+            r"scale 0.5: the model cannot take samples of 3x4x4; module '2' \(Linear\) fails .*AdaptiveAvgPool2d",
+        ),
+        (
+            nn.Sequential(nn.Conv2d(3, 2, 5), nn.AdaptiveAvgPool2d(1)),
+            r"module '0' \(Conv2d\) fails .*use a larger scale",
+        ),
+        (Positions(), r"Positions itself fails .*position embedding"),
+    ],
+    ids=["classifier", "maps", "positions"],
+)
+def test_a_model_that_cannot_is_refused_by_name(model: nn.Module, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        coarse.check(model, torch.zeros(2, 3, 8, 8), [0.5, 1.0])
+    assert not any(module._forward_hooks for module in model.modules())
