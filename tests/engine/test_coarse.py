@@ -203,3 +203,124 @@ def test_levels_end_where_their_shares_say() -> None:
     schedule = schedules.progressive(10, ((0.5, 0.45), (0.75, 0.25), (1.0, 0.3)))
     assert [schedule(step).scale for step in range(12)] == [0.5] * 4 + [0.75] * 3 + [1.0] * 5
     assert schedule(0).note == "x0.5"
+
+
+def grown(gp: AdaGP, model: nn.Module, part: list[tuple[Tensor, Tensor]]) -> list[float]:
+    scales = []
+    for x, y in part:
+        scales.append(gp.next_plan().scale)
+        gp.step(lambda scale, x=x, y=y: loss_at(model, x, y, scale))
+    return scales
+
+
+def growing() -> schedules.Growing:
+    return schedules.growing(40, (0.5, 0.75, 1.0), probe_every=3, patience=2, last_share=0.25)
+
+
+def test_a_growing_schedule_moves_on_by_what_it_measures() -> None:
+    model = network()
+    gp = AdaGP(model, sgd(model), growing(), None)
+    scales = grown(gp, model, data(40))
+    assert scales[:3] == [0.5, 0.5, 1.0]
+    assert scales[30:] == [1.0] * 10
+    assert isinstance(gp.schedule, schedules.Growing)
+    assert gp.schedule.explain(), "it moved at least once, and says why"
+    assert "cosine" in gp.schedule.explain()[0]
+
+
+def test_a_probe_leaves_training_as_it_is() -> None:
+    """The same batches at the scales it chose, in a plain loop: bit for bit the same weights and statistics."""
+    model, plain = network(), network()
+    gp = AdaGP(model, sgd(model), growing(), None)
+    scales = grown(gp, model, data(40))
+    own = sgd(plain)
+    for scale, (x, y) in zip(scales, data(40), strict=True):
+        loss_at(plain, x, y, scale).backward()
+        own.step()
+        own.zero_grad()
+    assert equal_parameters(model, plain)
+
+
+def test_a_probe_compares_the_gradients_of_the_same_samples() -> None:
+    model = network()
+    gp = AdaGP(model, sgd(model), growing(), None)
+    probes: list[Any] = []
+    gp.schedule.observe_probe = lambda step, probe: probes.append(probe)  # type: ignore[method-assign]
+    grown(gp, model, data(2))
+    x, y = data(3)[2]
+    grads = []
+    for scale in (1.0, 0.5, 0.75):
+        twin = copy.deepcopy(model)
+        loss_at(twin, x, y, scale).backward()
+        grads.append(torch.cat([part.grad.flatten() for part in twin.parameters() if part.grad is not None]))
+    loss = loss_at(copy.deepcopy(model), x, y, 1.0).item()
+    grown(gp, model, data(3)[2:])
+    (probe,) = probes
+    assert probe.loss == pytest.approx(loss)
+    for scale, grad in ((0.5, grads[1]), (0.75, grads[2])):
+        wanted = float(nn.functional.cosine_similarity(grads[0], grad, dim=0))
+        assert probe.cosines[scale] == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("cut", [5, 9, 20])
+def test_a_growing_schedule_resumes(cut: int) -> None:
+    whole, resumed = network(), network()
+    gp = AdaGP(whole, sgd(whole), growing(), None)
+    first = grown(gp, whole, data(40)[:cut])
+    saved = copy.deepcopy({"model": whole.state_dict(), "optimizer": gp.optimizer.state_dict(), "gp": gp.state_dict()})
+    rest = grown(gp, whole, data(40)[cut:])
+    second = AdaGP(resumed, sgd(resumed), growing(), None)
+    resumed.load_state_dict(saved["model"])
+    second.optimizer.load_state_dict(saved["optimizer"])
+    second.load_state_dict(saved["gp"])
+    assert grown(second, resumed, data(40)[cut:]) == rest
+    assert len(first) == cut
+    assert equal_parameters(whole, resumed)
+
+
+def test_growing_moves_on_when_larger_samples_make_more_progress() -> None:
+    schedule = schedules.growing(1000, (0.5, 1.0), probe_every=2, patience=2)
+    for step, cosine in ((1, 0.9), (3, 0.9), (5, 0.1), (7, 0.1)):
+        assert schedule(step).scale == 1.0
+        assert schedule(step + 1).scale == 0.5
+        schedule.observe_probe(step, schedules.Probe(2.0 - step / 10, {0.5: cosine}))
+    assert schedule(8).scale == 1.0
+    assert "larger samples make" in schedule.explain()[0]
+
+
+def test_growing_moves_on_when_the_loss_falls_no_longer() -> None:
+    schedule = schedules.growing(1000, (0.5, 1.0), probe_every=2, patience=2)
+    for step in (1, 3, 5, 7):
+        assert schedule(step + 1).scale == 0.5
+        schedule.observe_probe(step, schedules.Probe(2.0, {0.5: 0.9}))
+    assert schedule(8).scale == 1.0
+    assert "falls no longer" in schedule.explain()[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 0}, "steps: must be"),
+        ({"scales": (1.0,)}, "scales: needs at least two"),
+        ({"scales": (0.75, 0.5, 1.0)}, "scales: must grow"),
+        ({"scales": (0.5, 0.75)}, "scales: must grow, and end with 1"),
+        ({"scales": (0.0, 1.0)}, "scale = 0.0"),
+        ({"probe_every": 1}, "probe_every: must be at least 2"),
+        ({"patience": 0}, "patience"),
+        ({"last_share": 0}, "last_share"),
+    ],
+)
+def test_what_is_no_growing_schedule_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        schedules.growing(**{"steps": 100, **options})
+
+
+def test_probes_need_step() -> None:
+    model = network()
+    gp = AdaGP(model, sgd(model), growing(), None)
+    with pytest.raises(
+        ValueError, match=r"Growing evaluates some batches at several scales, which only gp\.step can do"
+    ):
+        gp.batch()
+    with pytest.raises(ValueError, match="LBFGS evaluates the loss several times"):
+        AdaGP(model, torch.optim.LBFGS(model.parameters()), growing(), None)

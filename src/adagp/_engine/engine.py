@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar, TypeVarTuple, overload
+from typing import Any, TypeVar, TypeVarTuple, cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from adagp._engine.capture.hooks import (
 from adagp._engine.coverage import coverage, covered_layers
 from adagp._engine.finite import NonFiniteError
 from adagp._engine.planning import next_plan
+from adagp._engine.probe import probe
 from adagp._engine.progress import LayerProgress, Progress
 from adagp._engine.setup import Options, set_up
 from adagp.layers import Coverage
@@ -182,19 +183,19 @@ class AdaGP:
         self.optimizer.zero_grad(set_to_none=True)
         return result
 
-    def _with_scale(self, closure: Closure[Any]) -> Callable[[Batch], Any]:
-        """The closure as a function of the batch, which has the scale; one that takes none is refused if it must."""
+    def _with_scale(self, closure: Closure[Any]) -> Callable[[float], Any]:
+        """The closure as a function of the scale; one that takes none is refused where the schedule needs it."""
         if _takes_scale(closure):
-            return lambda batch: closure(batch.scale)  # type: ignore[call-arg]
+            return cast(Callable[[float], Any], closure)
         coarse = sorted(scale for scale in self.schedule.scales | {self.next_plan().scale} if scale < 1)
         if coarse:
             raise ValueError(
                 f"the schedule has coarse batches (scale {coarse[0]:g}), and the closure takes no scale: write "
                 "gp.step(lambda scale: loss(model(adagp.coarse.images(x, scale)), y))"
             )
-        return lambda batch: closure()  # type: ignore[call-arg]
+        return lambda scale: closure()  # type: ignore[call-arg]
 
-    def _step_lbfgs(self, closure: Callable[[Batch], Any]) -> Any:
+    def _step_lbfgs(self, closure: Callable[[float], Any]) -> Any:
         """LBFGS evaluates a batch several times; it remains one step of the schedule, and the first loss counts."""
         first = self.step_index
         results: list[Any] = []
@@ -208,7 +209,7 @@ class AdaGP:
         self.optimizer.step(evaluate)
         return results[0]
 
-    def _evaluate(self, closure: Callable[[Batch], Any], scaler: GradScaler | None) -> tuple[Batch, Any]:
+    def _evaluate(self, closure: Callable[[float], Any], scaler: GradScaler | None) -> tuple[Batch, Any]:
         """One batch, and what the closure returned; a GP batch that is not finite is done again with backprop."""
         batch, result = self._evaluate_once(closure, scaler)
         if batch.failed:  # it left nothing behind, and the next plan is backprop: the same step again
@@ -216,25 +217,29 @@ class AdaGP:
             batch, result = self._evaluate_once(closure, scaler)
         return batch, result
 
-    def _evaluate_once(self, closure: Callable[[Batch], Any], scaler: GradScaler | None) -> tuple[Batch, Any]:
-        batch = self.batch(scaler=scaler)
+    def _evaluate_once(self, closure: Callable[[float], Any], scaler: GradScaler | None) -> tuple[Batch, Any]:
+        batch = self._open(scaler)
         with batch:
             if not batch.needs_forward:
                 return batch, None
             with _explained_gp(batch):
-                result = closure(batch)
+                result = closure(batch.scale)
             if any(parameter.grad is not None for parameter in self._setup.parameters()):
                 raise RuntimeError("the closure called backward, which gp.step does itself: return the loss, no more")
-            self._backward(batch, _loss_of(result), closure)
+            self._backward(batch, _loss_of(result), partial(closure, batch.scale))
         loss = _loss_of(result).detach()
+        scales = self.schedule.probe_scales(batch.step_index)
+        if scales and not batch.failed:
+            found = probe(self._setup, float(loss), scales, lambda scale: _loss_of(closure(scale)))
+            self.schedule.observe_probe(batch.step_index, found)
         return batch, (loss, *result[1:]) if isinstance(result, tuple) else loss
 
-    def _backward(self, batch: Batch, loss: Tensor, closure: Callable[[Batch], Any]) -> None:
+    def _backward(self, batch: Batch, loss: Tensor, closure: Callable[[], Any]) -> None:
         """The batch's backward; where the loss is not finite, one more forward finds the layer."""
         try:
             batch.backward(loss)
         except NonFiniteError as error:
-            raise NonFiniteError(f"{error}; {self._first_not_finite(partial(closure, batch))}") from None
+            raise NonFiniteError(f"{error}; {self._first_not_finite(closure)}") from None
 
     def _first_not_finite(self, closure: Callable[[], Any]) -> str:
         found: list[str] = []
@@ -266,6 +271,14 @@ class AdaGP:
         Args:
             scaler: A GradScaler, used only where there is a true backward.
         """
+        if self.schedule.wants_probes:
+            raise ValueError(
+                f"{type(self.schedule).__name__} evaluates some batches at several scales, which only gp.step can do: "
+                "use gp.step, or schedules.progressive"
+            )
+        return self._open(scaler)
+
+    def _open(self, scaler: GradScaler | None) -> Batch:
         if not self._hooks:
             raise RuntimeError("this AdaGP was removed from its model: build a new one")
         if not self.schedule.wants_order:

@@ -192,6 +192,8 @@ def _refuse_what_cannot_work(setup: Setup) -> None:
             "LBFGS evaluates the loss several times a step, with all gradients: use immediate=False and "
             "skip_forward=False"
         )
+    if isinstance(setup.optimizer, torch.optim.LBFGS) and setup.schedule.wants_probes:
+        raise ValueError("LBFGS evaluates the loss several times a step: use a schedule that does not probe batches")
     if options.immediate and setup.shared:
         first = next(layer.name for layer in setup.layers if layer.name in setup.shared)
         raise ValueError(

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 from adagp.lazy import lazily
 from adagp.schedules.adaptive import Adaptive, adaptive
 from adagp.schedules.approximation import APPROXIMATIONS, approximate, approximation
+from adagp.schedules.growing import Growing, growing
 from adagp.schedules.ladder import Ladder, fixed, ladder
-from adagp.schedules.plan import Phase, Plan, Repeating, Schedule, always_backprop, from_function
+from adagp.schedules.plan import Phase, Plan, Probe, Repeating, Schedule, always_backprop, from_function
 from adagp.schedules.prefix import prefix
 from adagp.schedules.progressive import Progressive, progressive
 from adagp.schedules.resolve import LayerTask, ResolvedPlan, resolve
@@ -20,10 +21,12 @@ __all__ = [
     "APPROXIMATIONS",
     "Adaptive",
     "GradientWork",
+    "Growing",
     "Ladder",
     "LayerTask",
     "Phase",
     "Plan",
+    "Probe",
     "Progressive",
     "Repeating",
     "ResolvedPlan",
@@ -36,6 +39,7 @@ __all__ = [
     "fixed",
     "from_function",
     "from_table",
+    "growing",
     "ladder",
     "layer_names",
     "prefix",

@@ -66,6 +66,19 @@ WARMUP = Plan(Phase.WARMUP, "backprop", NO_OVERRIDES, "warm-up")
 BACKPROP = Plan(Phase.BP, "backprop", NO_OVERRIDES, "BP")
 
 
+@dataclass(frozen=True)
+class Probe:
+    """What a full batch showed about smaller samples.
+
+    Attributes:
+        loss: The loss of the full batch.
+        cosines: For each scale the cosine of its gradient with the full one, on the same samples.
+    """
+
+    loss: float
+    cosines: Mapping[float, float]
+
+
 class Schedule:
     """Base of all schedules: `step -> Plan`. Subclass it to remember something; any callable serves otherwise."""
 
@@ -85,6 +98,18 @@ class Schedule:
 
     def observe(self, step: int, alignments: Mapping[str, GradientAlignment]) -> None:
         """Called after every batch with how its predictions align with the true gradients; empty in GP."""
+
+    @property
+    def wants_probes(self) -> bool:
+        """Whether `probe_scales` may ever give any."""
+        return False
+
+    def probe_scales(self, step: int) -> tuple[float, ...]:
+        """The scales whose gradients are to be compared with the one of this full batch."""
+        return ()
+
+    def observe_probe(self, step: int, probe: Probe) -> None:
+        """Called after a batch that was probed."""
 
     @property
     def wants_order(self) -> bool:
