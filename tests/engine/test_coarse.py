@@ -318,9 +318,7 @@ def test_what_is_no_growing_schedule_is_refused(options: dict[str, Any], message
 def test_probes_need_step() -> None:
     model = network()
     gp = AdaGP(model, sgd(model), growing(), None)
-    with pytest.raises(
-        ValueError, match=r"Growing evaluates some batches at several scales, which only gp\.step can do"
-    ):
+    with pytest.raises(ValueError, match=r"Growing evaluates some batches at several scales, which only"):
         gp.batch()
     with pytest.raises(ValueError, match="LBFGS evaluates the loss several times"):
         AdaGP(model, torch.optim.LBFGS(model.parameters()), growing(), None)

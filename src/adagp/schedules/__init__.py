@@ -6,7 +6,7 @@ from adagp.lazy import lazily
 from adagp.schedules.adaptive import Adaptive, adaptive
 from adagp.schedules.approximation import APPROXIMATIONS, approximate, approximation
 from adagp.schedules.growing import Growing, growing
-from adagp.schedules.ladder import Ladder, fixed, ladder
+from adagp.schedules.ladder import COARSE, Ladder, fixed, ladder
 from adagp.schedules.plan import Phase, Plan, Probe, Repeating, Schedule, always_backprop, from_function
 from adagp.schedules.prefix import prefix
 from adagp.schedules.progressive import Progressive, progressive
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "APPROXIMATIONS",
+    "COARSE",
     "Adaptive",
     "GradientWork",
     "Growing",

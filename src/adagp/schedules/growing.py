@@ -125,7 +125,7 @@ def growing(
 ) -> Growing:
     """A progressive schedule that decides by measurement when samples grow.
 
-    Every `probe_every` batches one runs at full size. The gradients of the same samples at the scale in force and at the
+    Every `probe_every` batches one runs at full size. The gradients of the same samples at the present scale and at the
     next are compared with it. Samples grow when the next scale would make more progress per unit of work, or when
     the loss at full size falls no longer.
 

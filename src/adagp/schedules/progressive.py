@@ -33,8 +33,13 @@ class Progressive(Schedule):
 
     def __call__(self, step: int) -> Plan:
         """A BP batch at the scale of its level."""
-        scale = next((scale for scale, end in self.levels if step < end), self.levels[-1][0])
-        return Plan(Phase.BP, "backprop", NO_OVERRIDES, f"x{scale:g}", scale)
+        return _plan(next((scale for scale, end in self.levels if step < end), self.levels[-1][0]))
+
+    def plan_shares(self) -> list[tuple[Plan, float]]:
+        """The plan of every level, with its share of the steps."""
+        ends = [end for _, end in self.levels]
+        lengths = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+        return [(_plan(scale), length / ends[-1]) for (scale, _), length in zip(self.levels, lengths, strict=True)]
 
 
 def progressive(steps: int, levels: Sequence[tuple[float, float]] = ((0.5, 0.6), (1.0, 0.4))) -> Progressive:
@@ -56,3 +61,7 @@ def progressive(steps: int, levels: Sequence[tuple[float, float]] = ((0.5, 0.6),
         before += share
         ends.append(round(before * steps))
     return Progressive(tuple((float(scale), end) for (scale, _), end in zip(levels, ends, strict=True)))
+
+
+def _plan(scale: float) -> Plan:
+    return Plan(Phase.BP, "backprop", NO_OVERRIDES, f"x{scale:g}", scale)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from adagp.schedules import COARSE
+
 
 class Planning(Enum):
     """Which batches, or which layers in them, do without backpropagation."""
@@ -15,6 +17,10 @@ class Planning(Enum):
     """Whole GP batches, as often as the measured quality allows."""
     PREFIX = auto()
     """The first layers in the ladder's GP batches."""
+    PROGRESSIVE = auto()
+    """None; samples are small first and full size at the end."""
+    GROWING = auto()
+    """None; samples grow when a measurement says that it pays."""
     APPROXIMATION = auto()
     """Some layers in some batches, by the recipe's schedule."""
     TABLE = auto()
@@ -42,7 +48,12 @@ class Method:
     @property
     def skip_forward(self) -> bool:
         """Whether GP batches leave out the forward pass: all sources but `predicted` can do without activations."""
-        return self.planning is Planning.LADDER and self.source != "predicted"
+        return self.planning is Planning.LADDER and self.source not in ("predicted", COARSE)
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether some batches have smaller samples."""
+        return self.source == COARSE or self.planning in (Planning.PROGRESSIVE, Planning.GROWING)
 
     def summary_with(self, predictor: str | None) -> str:
         """The summary, corrected where a recipe names another predictor than the method's own."""
@@ -53,6 +64,9 @@ class Method:
 
 _METHODS = (
     Method("bp", "plain backpropagation in every batch: the reference", Planning.BACKPROP),
+    Method("progressive", "backpropagation on small images first, at full size in the end", Planning.PROGRESSIVE),
+    Method("growing", "the same, with images that grow when a measurement says that it pays", Planning.GROWING),
+    Method("coarse", "the ladder; its GP batches are backpropagation on smaller images instead", source=COARSE),
     Method("adagp", "ADA-GP's ladder with the default (trusted) predictor", source="predicted", predictor="trusted"),
     Method("adagp-paper", "ADA-GP's ladder with the paper's predictor", source="predicted", predictor="paper"),
     Method("adaptive", "GP batches as often as the measured quality allows", Planning.ADAPTIVE, "predicted", "trusted"),

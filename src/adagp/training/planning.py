@@ -11,10 +11,10 @@ from adagp.schedules import Ladder, Phase, Plan, Schedule
 from adagp.training import methods
 from adagp.training.errors import RecipeError
 from adagp.training.methods import Planning
-from adagp.training.recipe import Recipe
+from adagp.training.recipe import Recipe, parse_levels
 
-BATCH_KINDS = ("WARMUP", "BP", "MIXED", "GP")
-"""The phases, and `MIXED` for a BP batch in which not every layer gets its true gradient."""
+BATCH_KINDS = ("WARMUP", "BP", "COARSE", "MIXED", "GP")
+"""The phases, `COARSE` for a BP batch of smaller samples, `MIXED` for one in which not every gradient is true."""
 DEFAULT_APPROXIMATION = "1"
 """The schedule of `zero`, `random` and `topk` where the recipe names none."""
 
@@ -23,6 +23,8 @@ def batch_kind(plan: Plan) -> str:
     """The kind of a batch with this plan, one of `BATCH_KINDS`."""
     if plan.phase is Phase.BP and plan.used_sources() != {"backprop"}:
         return "MIXED"
+    if plan.phase is Phase.BP and plan.is_coarse:
+        return "COARSE"
     return plan.phase.value
 
 
@@ -39,6 +41,10 @@ def build_schedule(recipe: Recipe, model: nn.Module, total_steps: int, steps_per
         case Planning.ADAPTIVE:
             warmup = recipe.ladder(total_steps, steps_per_epoch).warmup_steps
             return schedules.adaptive(steps_per_epoch, warmup_epochs=warmup / steps_per_epoch)
+        case Planning.PROGRESSIVE:
+            return schedules.progressive(total_steps, parse_levels(recipe.levels))
+        case Planning.GROWING:
+            return schedules.growing(total_steps, tuple(scale for scale, _ in parse_levels(recipe.levels)))
         case Planning.LADDER:
             return _ladder(recipe, total_steps, steps_per_epoch)
         case Planning.PREFIX:
@@ -89,7 +95,9 @@ def _ladder(recipe: Recipe, total_steps: int, steps_per_epoch: int) -> Ladder:
     """The ladder in batches, because in short runs rungs end inside epochs."""
     steps = recipe.ladder(total_steps, steps_per_epoch)
     source = methods.get(recipe.method).source or "predicted"
-    return schedules.ladder(1, warmup_epochs=steps.warmup_steps, rung_epochs=steps.rung_steps, source=source)
+    return schedules.ladder(
+        1, warmup_epochs=steps.warmup_steps, rung_epochs=steps.rung_steps, source=source, scale=recipe.scale
+    )
 
 
 def middle(recipe: Recipe, model: nn.Module) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Self
 
 from adagp import data, models
 from adagp.data.vocabulary import LARGEST, SMALLEST
+from adagp.schedules import progressive
 from adagp.training import methods
 from adagp.training.errors import RecipeError
 from adagp.training.fields import Expression, OneOf, Range, as_declared, did_you_mean, field_problems
@@ -44,6 +45,33 @@ _Pattern = Annotated[str, Expression()]
 _Model = Annotated[str, OneOf(lambda: models.names())]
 _Data = Annotated[str, OneOf(lambda: data.names())]
 _Predictor = Annotated[str, OneOf(_predictor_names)]
+
+
+def parse_levels(text: str) -> tuple[tuple[float, float], ...]:
+    """Scales and shares from text such as `0.5:0.6,1:0.4`.
+
+    Raises:
+        ValueError: When it is no such text, or no schedule.
+    """
+    try:
+        pairs = tuple(tuple(map(float, pair.split(":"))) for pair in text.split(","))
+        levels = tuple((scale, share) for scale, share in pairs)
+    except ValueError:
+        raise ValueError("write scale:share pairs, such as 0.5:0.6,1:0.4") from None
+    progressive(100, levels)
+    return levels
+
+
+class Levels:
+    """Scales of a progressive run and their shares."""
+
+    def problem(self, name: str, value: Any) -> str | None:
+        """See `Rule`."""
+        try:
+            parse_levels(value)
+        except ValueError as error:
+            return f"{name} = {value!r} is no list of levels: {error}"
+        return None
 
 
 @dataclass(frozen=True)
@@ -85,6 +113,9 @@ class Recipe:
         rung_epochs: Epochs of each of 4:1, 3:1 and 2:1. None: the paper's 4, shortened likewise.
         schedule: For the methods `zero`, `random` and `topk` a name from `schedules.APPROXIMATIONS` (None: `1`); for
             `table` the table itself, as text.
+        levels: For `progressive`, scales of the images and their shares of the run, such as `0.5:0.6,1:0.4`. For
+            `growing` the scales count.
+        scale: For `coarse`, the fraction of their size that images have in the cheap batches.
         topk: Entries of `grad_output` that `topk` keeps per sample and channel.
         topk_scale: Factor that `topk` gradients are multiplied by.
         until: The last layer, or module, of the prefix of `prefix` and `prefix-zero`; None: half of the layers.
@@ -122,6 +153,8 @@ class Recipe:
     warmup_epochs: Annotated[float, Range(least=0, most=_MOST)] | None = None
     rung_epochs: Annotated[float, Range(above=0, most=_MOST)] | None = None
     schedule: str | None = None
+    levels: Annotated[str, Levels()] = "0.5:0.6,1:0.4"
+    scale: Annotated[float, Range(above=0, most=1)] = 0.5
     topk: _Count = 1
     topk_scale: _Positive = 1.0
     until: str | None = None
@@ -235,6 +268,10 @@ def _combination_problems(recipe: Recipe) -> list[str]:
         problems.append(
             f"train_limit = {recipe.train_limit} is smaller than batch_size = {recipe.batch_size}, so an epoch would "
             "hold no full batch: raise train_limit or lower batch_size"
+        )
+    if methods.get(recipe.method).is_coarse and models.task(recipe.model) == "translation":
+        problems.append(
+            f"method {recipe.method} makes images smaller, and {recipe.model} takes none: choose another method"
         )
     if recipe.lr_schedule == "plateau" and recipe.lr_warmup:
         problems.append("lr_warmup has no effect with lr_schedule = plateau: set it to 0, or take another schedule")

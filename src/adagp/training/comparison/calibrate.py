@@ -10,7 +10,7 @@ import torch
 
 from adagp import Plan
 from adagp.data import AnyDataSet
-from adagp.schedules import Repeating
+from adagp.schedules import Progressive, Repeating
 from adagp.training import methods
 from adagp.training.comparison.interleave import rotated
 from adagp.training.methods import Planning
@@ -117,12 +117,14 @@ def plan_shares(schedule: Callable[[int], Plan], start: int, count: int = 64) ->
 
     A repeating schedule is examined for one whole cycle, any other for `count` steps. Notes are ignored.
     """
+    if isinstance(schedule, Progressive):
+        return schedule.plan_shares()
     if isinstance(schedule, Repeating):
         count = len(schedule.plans)
     found: dict[tuple[object, ...], tuple[Plan, float]] = {}
     for step in range(start, start + count):
         plan = schedule(step)
-        key = (plan.phase, plan.default, tuple(plan.overrides.items()))
+        key = (plan.phase, plan.default, tuple(plan.overrides.items()), plan.scale)
         first, share = found.get(key, (plan, 0.0))
         found[key] = (first, share + 1 / count)
     return list(found.values())
@@ -147,8 +149,9 @@ def _peaks(run: Run, shares: list[tuple[Plan, float]]) -> dict[str, int]:
 
 
 def _estimated(recipe: Recipe) -> Recipe:
-    """Count the adaptive method as the ladder: it decides while it trains, so that its cost is an estimate."""
-    return recipe.replace(method="adagp") if methods.get(recipe.method).planning is Planning.ADAPTIVE else recipe
+    """Count methods that decide while they train as those that follow a plan: their cost is an estimate."""
+    planned = {Planning.ADAPTIVE: "adagp", Planning.GROWING: "progressive"}.get(methods.get(recipe.method).planning)
+    return recipe if planned is None else recipe.replace(method=planned)
 
 
 def kind_counts(recipe: Recipe, total_steps: int, steps_per_epoch: int) -> dict[str, int]:

@@ -93,6 +93,7 @@ class Run:
             self.model = self.task.build_model().to(self.device)
             self.optimizer = build_optimizer(recipe, self.model)
             self.schedule = schedule or build_schedule(recipe, self.model, self.total_steps, self.steps_per_epoch)
+            self.task.check_scales(self.model, self.schedule.scales)
             self._network = self.world.wrap(self.model, methods.get(recipe.method).planning)
             self.gp = attach(recipe, self._network, self.optimizer, self.schedule, timer)
         except ValueError as error:
@@ -137,9 +138,9 @@ class Run:
         predictor_before = self.gp.predictor_seconds
         epoch, index = divmod(step, self.steps_per_epoch)
 
-        def closure() -> Tensor:
+        def closure(scale: float) -> Tensor:
             batch = self.task.share(self._feed.batch(epoch, index), self.world.rank, self.world.size)
-            return self.task.loss(self._network, batch, self.device)
+            return self.task.loss(self._network, batch, self.device, scale)
 
         with self._random:
             self.world.seed_batch(self.recipe.seed, step)

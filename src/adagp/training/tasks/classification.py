@@ -70,9 +70,12 @@ class Classification(ImageTask):
         """Every `count`-th image."""
         return batch[0][rank::count], batch[1][rank::count]
 
-    def loss(self, model: nn.Module, batch: Batch, device: torch.device) -> Tensor:
+    def _example(self) -> Tensor:
+        return torch.zeros(1, self._dataset.channels, self._dataset.size, self._dataset.size)
+
+    def loss(self, model: nn.Module, batch: Batch, device: torch.device, scale: float = 1.0) -> Tensor:
         """Cross-entropy, plus that of an auxiliary head if the network has one."""
-        images, labels = self._move(batch[0], device), batch[1].to(device)
+        images, labels = self._move(batch[0], device, scale), batch[1].to(device)
         return classification_loss(model(images), labels, label_smoothing=self._recipe.label_smoothing)
 
     def evaluate(self, model: nn.Module, device: torch.device, *, last: bool) -> Evaluation:

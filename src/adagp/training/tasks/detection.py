@@ -26,6 +26,7 @@ class ObjectDetection(ImageTask):
     whose class is right in the prediction at their cell and anchor, whether or not it counts as a detection.
     """
 
+    stride = _STRIDE
     metrics: tuple[Metric, ...] = (Metric("map50", "mAP@0.5", "% mAP@0.5"), Metric("class_accuracy", "class accuracy"))
 
     def __init__(self, recipe: Recipe, dataset: Detection) -> None:
@@ -60,9 +61,12 @@ class ObjectDetection(ImageTask):
         boxes, labels, difficult = (part[own] for part in (batch.boxes, batch.labels, batch.difficult))
         return DetectionBatch(batch.images[rank::count], boxes, labels, difficult, batch.owners[own] // count)
 
-    def loss(self, model: nn.Module, batch: DetectionBatch, device: torch.device) -> Tensor:
-        """YOLO's loss of boxes, objectness and classes."""
-        return yolo.loss(model(self._move(batch.images, device)), self._targets(batch, device))
+    def _example(self) -> Tensor:
+        return torch.zeros(1, 3, self._size, self._size)
+
+    def loss(self, model: nn.Module, batch: DetectionBatch, device: torch.device, scale: float = 1.0) -> Tensor:
+        """YOLO's loss of boxes, objectness and classes; its targets are fractions of the image at every scale."""
+        return yolo.loss(model(self._move(batch.images, device, scale)), self._targets(batch, device))
 
     def evaluate(self, model: nn.Module, device: torch.device, *, last: bool) -> Evaluation:
         """Mean loss per image, mAP and class accuracy."""

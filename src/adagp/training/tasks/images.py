@@ -1,12 +1,14 @@
 """What the tasks on images share: batches, the memory layout, and nothing to keep but the weights."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from adagp import coarse
 from adagp.training.recipe import Recipe
 
 
@@ -28,6 +30,8 @@ class ImageTask:
     """The part of a `Task` that does not depend on what is predicted."""
 
     items = "images"
+    stride = 1
+    """Sizes are multiples of this."""
 
     def __init__(self, recipe: Recipe, train: ImageBatches, test: ImageBatches) -> None:
         """`train` and `test` supply the batches of an epoch and of an evaluation."""
@@ -53,6 +57,17 @@ class ImageTask:
     def _in_layout(self, model: nn.Module) -> nn.Module:
         return model.to(memory_format=torch.channels_last) if self._recipe.channels_last else model  # type: ignore[call-overload]
 
-    def _move(self, images: Tensor, device: torch.device) -> Tensor:
+    def check_scales(self, model: nn.Module, scales: Collection[float]) -> None:
+        """Run the model at each size, without computing anything."""
+        if any(scale < 1 for scale in scales):
+            coarse.check(model, self._example(), scales, partial(coarse.images, multiple=self.stride))
+
+    def _example(self) -> Tensor:
+        """An image of the shape that the network gets."""
+        raise NotImplementedError
+
+    def _move(self, images: Tensor, device: torch.device, scale: float = 1.0) -> Tensor:
         images = images.to(device)
-        return images.contiguous(memory_format=torch.channels_last) if self._recipe.channels_last else images
+        if self._recipe.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        return coarse.images(images, scale, self.stride)

@@ -1,6 +1,6 @@
 """What the training loop asks of a task."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -77,8 +77,18 @@ class Task(Protocol):
     def share(self, batch: Any, rank: int, count: int) -> Any:
         """The part of a training batch that belongs to one of `count` ranks."""
 
-    def loss(self, model: nn.Module, batch: Any, device: torch.device) -> Tensor:
-        """The loss of a training batch, which is moved to `device`; runs inside the engine's closure."""
+    def loss(self, model: nn.Module, batch: Any, device: torch.device, scale: float = 1.0) -> Tensor:
+        """The loss of a training batch, which is moved to `device`; runs inside the engine's closure.
+
+        `scale` is the fraction of their size that samples are to have; tasks that know no sizes get 1.
+        """
+
+    def check_scales(self, model: nn.Module, scales: Collection[float]) -> None:
+        """Refuse scales that the model cannot take.
+
+        Raises:
+            ValueError: When it cannot; the message names the module, the cause and a remedy.
+        """
 
     def evaluate(self, model: nn.Module, device: torch.device, *, last: bool) -> Evaluation:
         """Evaluate a model in `eval` mode on the test items; slow metrics only at the `last` evaluation."""

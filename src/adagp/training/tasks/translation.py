@@ -1,6 +1,6 @@
 """Translation of sentences, judged by BLEU."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import cast
@@ -91,7 +91,12 @@ class TextTranslation:
         """Every `count`-th pair."""
         return batch[0][rank::count], batch[1][rank::count]
 
-    def loss(self, model: nn.Module, batch: Batch, device: torch.device) -> Tensor:
+    def check_scales(self, model: nn.Module, scales: Collection[float]) -> None:
+        """Sentences have no size to reduce."""
+        if any(scale < 1 for scale in scales):
+            raise ValueError("coarse batches are for images: sentences cannot be made smaller")
+
+    def loss(self, model: nn.Module, batch: Batch, device: torch.device, scale: float = 1.0) -> Tensor:
         """Mean cross-entropy of each next token, given those before it."""
         logits, wanted = _next_tokens(model, batch, device)
         return functional.cross_entropy(logits, wanted, ignore_index=PAD, label_smoothing=self._recipe.label_smoothing)
