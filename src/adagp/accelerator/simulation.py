@@ -10,7 +10,7 @@ from adagp.accelerator.energy import CostTable
 from adagp.accelerator.layer_costs import LayerCosts, network_costs
 from adagp.accelerator.machine import Machine
 from adagp.accelerator.shapes import require_count
-from adagp.accelerator.workload import LayerOp
+from adagp.accelerator.workload import LayerOp, resize
 from adagp.schedules import Ladder, Phase, Plan, always_backprop, ladder
 from adagp.schedules.plan import Schedule
 from adagp.schedules.sources import spec
@@ -25,12 +25,14 @@ class BatchKind:
 
     Attributes:
         phase: Phase of the batch.
+        scale: Fraction of their size that its samples have; 1 unless it is coarse.
         count: Number of such batches in the training.
         steps: The steps of one batch, in order.
         traffic: Memory traffic of every layer.
     """
 
     phase: Phase
+    scale: float
     count: int
     steps: tuple[Step, ...]
     traffic: tuple[Traffic, ...]
@@ -162,10 +164,10 @@ def plans(schedule: Callable[[int], Plan], steps: int) -> list[tuple[Plan, int]]
 
 
 def _counted(schedule: Callable[[int], Plan], steps: int) -> tuple[tuple[Plan, int], ...]:
-    found: dict[tuple[Phase, str, tuple[tuple[str, str], ...]], tuple[Plan, int]] = {}
+    found: dict[tuple[object, ...], tuple[Plan, int]] = {}
     for step in range(steps):
         plan = schedule(step)
-        key = plan.phase, plan.default, tuple(sorted(plan.overrides.items()))
+        key = plan.phase, plan.default, tuple(sorted(plan.overrides.items())), plan.scale
         first, count = found.get(key, (plan, 0))
         found[key] = first, count + 1
     return tuple(found.values())
@@ -204,8 +206,9 @@ def simulate(
         designs: The designs to simulate.
     """
     machine = machine or Machine()
-    layers = network_costs(ops, machine)
     counted = plans(schedule, steps)
+    sizes = {scale: resize(ops, scale) for scale in {1.0, *(plan.scale for plan, _ in counted)}}
+    layers = {scale: network_costs(smaller, machine) for scale, smaller in sizes.items()}
     return Simulation(
         {
             design: _run(design, ops, layers, [(always_backprop()(0), steps)], False, machine)
@@ -224,17 +227,18 @@ def learns_predictor(schedule: Callable[[int], Plan]) -> bool:
 def _run(
     design: Design,
     ops: Sequence[LayerOp],
-    layers: Sequence[LayerCosts],
+    layers: Mapping[float, Sequence[LayerCosts]],
     counted: Sequence[tuple[Plan, int]],
     learning: bool,
     machine: Machine,
 ) -> DesignRun:
     batches = []
-    known: dict[tuple[ArrayTask, ...], tuple[tuple[Step, ...], tuple[Traffic, ...]]] = {}
+    known: dict[tuple[float, tuple[ArrayTask, ...]], tuple[tuple[Step, ...], tuple[Traffic, ...]]] = {}
     for plan, count in counted:
         asked = tuple(batch_tasks(ops, plan, learning))
-        if asked not in known:  # a warm-up batch asks for the same as a BP batch
-            steps = tuple(batch_steps(design, layers, asked, machine))
-            known[asked] = steps, tuple(batch_traffic(design, layers, asked))
-        batches.append(BatchKind(plan.phase, count, *known[asked]))
+        if (plan.scale, asked) not in known:  # a warm-up batch asks for the same as a BP batch
+            sized = layers[plan.scale]
+            steps = tuple(batch_steps(design, sized, asked, machine))
+            known[plan.scale, asked] = steps, tuple(batch_traffic(design, sized, asked))
+        batches.append(BatchKind(plan.phase, plan.scale, count, *known[plan.scale, asked]))
     return DesignRun(design, tuple(batches))

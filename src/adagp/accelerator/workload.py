@@ -46,6 +46,29 @@ def rebatch(ops: Sequence[LayerOp], traced: int, batch: int) -> list[LayerOp]:
     return [_rebatched(op, traced, batch) for op in ops]
 
 
+def resize(ops: Sequence[LayerOp], scale: float) -> list[LayerOp]:
+    """The operations of the same batch with samples at a fraction of their size.
+
+    Raises:
+        ValueError: If the network has products of two activations: attention sees tokens, not positions of an image.
+    """
+    if scale == 1:
+        return list(ops)
+    attention = next((op.name for op in ops if op.kind == "matmul"), None)
+    if attention is not None:
+        raise ValueError(
+            f"scale={scale:g}: {attention!r} multiplies activations, and coarse batches are modelled for convolutional "
+            "networks only: choose another schedule, or another network"
+        )
+    return [_resized(op, scale) for op in ops]
+
+
+def _resized(op: LayerOp, scale: float) -> LayerOp:
+    shape = op.shape.resized(scale)
+    words = op.vector_words * shape.output_words // op.shape.output_words
+    return replace(op, shape=shape, vector_words=words)
+
+
 def _rebatched(op: LayerOp, traced: int, batch: int) -> LayerOp:
     shape = op.shape
 
