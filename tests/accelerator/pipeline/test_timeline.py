@@ -5,7 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adagp import Phase, schedules
-from adagp.accelerator.pipeline import SCHEMES, Costs, Pipeline, costs, device_orders, phases_of, simulate
+from adagp.accelerator.pipeline import (
+    SCHEMES,
+    Costs,
+    Pipeline,
+    costs,
+    device_orders,
+    phases_of,
+    scales_of,
+    simulate,
+)
 from tests.accelerator.pipeline import checker
 
 BP, GP, WARMUP = Phase.BP, Phase.GP, Phase.WARMUP
@@ -226,3 +235,23 @@ def test_the_time_of_ordering_grows_with_the_tasks_and_not_with_their_square():
 def test_costs_of_another_number_of_stages_are_refused():
     with pytest.raises(ValueError, match="bp_forward: has 3 stages for 4 devices"):
         simulate(Pipeline("gpipe", 4, 4, (BP,)), costs(3))
+
+
+@pytest.mark.parametrize("scheme", list(SCHEMES))
+def test_a_coarse_batch_is_short(scheme: str) -> None:
+    """A pipeline is empty after a BP batch, so that a quarter of the work takes a quarter of its steps."""
+    one = simulate(Pipeline(scheme, 4, 4, (Phase.BP,)), costs(4)).steps
+    both = simulate(Pipeline(scheme, 4, 4, (Phase.BP, Phase.BP), (0.5, 1.0)), costs(4)).steps
+    assert both == pytest.approx(1.25 * one)
+
+
+def test_scales_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ValueError, match="scales: 1 for 2 phases"):
+        Pipeline("gpipe", 2, 2, (Phase.BP, Phase.BP), (0.5,))
+    with pytest.raises(ValueError, match=r"scale = 1.5"):
+        Pipeline("gpipe", 2, 2, (Phase.BP,), (1.5,))
+
+
+def test_scales_follow_the_schedule() -> None:
+    assert scales_of(schedules.fixed(1, 1, source="coarse"), range(3)) == (0.5, 1.0, 0.5)
+    assert scales_of(schedules.fixed(1, 1), range(3)) == ()

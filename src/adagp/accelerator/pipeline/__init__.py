@@ -2,7 +2,7 @@
 
 from adagp.accelerator.pipeline.costs import Costs, costs
 from adagp.accelerator.pipeline.order import device_orders
-from adagp.accelerator.pipeline.tasks import SCHEMES, Pipeline, Task, phases_of
+from adagp.accelerator.pipeline.tasks import SCHEMES, Pipeline, Task, phases_of, scales_of
 from adagp.accelerator.pipeline.timeline import Slot, Timeline, simulate
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "costs",
     "device_orders",
     "phases_of",
+    "scales_of",
     "simulate",
 ]

@@ -35,9 +35,9 @@ class Costs:
 
     def of(self, task: Task, pipeline: Pipeline) -> float:
         """How long a task takes."""
-        if task.backward:
-            return self.bp_backward[task.stage]
-        return (self.bp_forward if pipeline.has_backward(task.batch) else self.gp_forward)[task.stage]
+        forward = self.bp_forward if pipeline.has_backward(task.batch) else self.gp_forward
+        full = (self.bp_backward if task.backward else forward)[task.stage]
+        return full * pipeline.work(task.batch) if pipeline.scales else full
 
     def check(self, devices: int) -> None:
         """Refuse costs whose number of stages differs from the number of devices."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from adagp.schedules.plan import Phase, Plan
+from adagp.schedules.plan import Phase, Plan, require_scale
 
 SCHEMES: Mapping[str, str] = {
     "gpipe": "all forwards of a batch, then all backwards",
@@ -42,12 +42,14 @@ class Pipeline:
         devices: The number of devices; Chimera needs an even number.
         microbatches: Micro-batches per batch; Chimera sends the first half, rounded up, through its first pipeline.
         phases: The phase of each batch. WARMUP batches count as BP batches.
+        scales: The fraction of their size that the samples of each batch have; empty where all are full.
     """
 
     scheme: str
     devices: int
     microbatches: int
     phases: tuple[Phase, ...]
+    scales: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse an impossible pipeline."""
@@ -63,6 +65,10 @@ class Pipeline:
             )
         if not self.phases:
             raise ValueError("phases: there is no batch; give at least one phase")
+        if self.scales and len(self.scales) != len(self.phases):
+            raise ValueError(f"scales: {len(self.scales)} for {len(self.phases)} phases; give one for each, or none")
+        for scale in self.scales:
+            require_scale(scale)
 
     @cached_property
     def shares(self) -> tuple[range, ...]:
@@ -74,7 +80,11 @@ class Pipeline:
 
     def all_bp(self) -> "Pipeline":
         """The same batches by plain backpropagation, the reference of a speed-up."""
-        return replace(self, phases=(Phase.BP,) * len(self.phases))
+        return replace(self, phases=(Phase.BP,) * len(self.phases), scales=())
+
+    def work(self, batch: int) -> float:
+        """The work of a batch, that of full samples being 1: it goes with the positions of an image."""
+        return self.scales[batch] ** 2 if self.scales else 1.0
 
     def has_backward(self, batch: int) -> bool:
         """Whether a batch has a backward; GP batches have none."""
@@ -116,3 +126,9 @@ class Pipeline:
 def phases_of(schedule: Callable[[int], Plan], batches: Sequence[int]) -> tuple[Phase, ...]:
     """The phases that a training's schedule gives to these batches, counted from 0."""
     return tuple(schedule(batch).phase for batch in batches)
+
+
+def scales_of(schedule: Callable[[int], Plan], batches: Sequence[int]) -> tuple[float, ...]:
+    """The scales that a training's schedule gives to these batches; empty where all are full."""
+    scales = tuple(schedule(batch).scale for batch in batches)
+    return scales if any(scale < 1 for scale in scales) else ()
