@@ -34,6 +34,7 @@ def schedule_command(
 
     - `adagp schedule`: the paper's ladder over 90 epochs.
     - `adagp schedule --epochs 6 --steps-per-epoch 125`: the ladder compressed to a short run.
+    - `adagp schedule --method progressive`: which batches have smaller images.
     - `adagp schedule show --schedule 2 --source topk`: a schedule layer by layer; see `adagp schedule show --help`.
     """
     del debug
@@ -52,10 +53,10 @@ def schedule_command(
             "are looked at"
         )
     chosen = methods.get(method)
-    if chosen.planning is Planning.ADAPTIVE:
+    if chosen.planning in (Planning.ADAPTIVE, Planning.GROWING):
         raise RecipeError(
-            "the adaptive schedule depends on what it measures: train with it: "
-            "`adagp train --method adaptive` prints its reasons and keeps them in metrics.json"
+            f"the {method} schedule depends on what it measures: train with it: "
+            f"`adagp train --method {method}` prints its reasons and keeps them in metrics.json"
         )
     if chosen.planning in (Planning.APPROXIMATION, Planning.PREFIX, Planning.TABLE):
         raise RecipeError(f"method {method} plans layer by layer: see `adagp schedule show --help`")

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 STEPS_PER_EPOCH = 390  # CIFAR-10 in batches of 128; it sets the length of the ladder's warm-up and rungs
 INPUT_SHAPE = (128, 3, 32, 32)
-_NAMES = (*schedules.APPROXIMATIONS, "ladder")
+_NAMES = (*schedules.APPROXIMATIONS, "ladder", "progressive")
 SCHEDULES_HELP = "\n".join(
     [
         "Schedules:\n",
         *(f"- `{name}`: {about}." for name, about in schedules.APPROXIMATIONS.items()),
         f"- `ladder`: ADA-GP's, at {STEPS_PER_EPOCH} batches an epoch.",
+        "- `progressive`: half-size images first, full size at the end, over as many batches as are shown.",
         "- a file: a table of yours; begin with `--write-table`.",
     ]
 )
@@ -43,7 +44,8 @@ def show_command(
         str | None,
         typer.Option(
             help=f"The source that replaces backprop: {', '.join(sorted(names() - {'backprop'}))}. "
-            "Default: zero, and predicted for the ladder.",
+            f"Default: zero, and predicted for the ladder; {schedules.COARSE} makes its GP batches BP batches of "
+            "smaller images.",
         ),
     ] = None,
     model: Annotated[str, typer.Option(help="The model; `adagp models` lists them.")] = "resnet20",
@@ -80,7 +82,7 @@ def show_command(
     try:
         net = outline(model)
         layers = schedules.layer_names(net)
-        name, chosen = _schedule(schedule, source, until, net, layers)
+        name, chosen = _schedule(schedule, source, until, net, layers, batches)
         first = _warmup(chosen) if start is None else start
         steps = range(first, first + batches)
         grid = schedule_grid(chosen, layers, steps)
@@ -103,6 +105,7 @@ def show_command(
                 "schedule": name,
                 "batches": grid.batches,
                 "phases": grid.phases,
+                "scales": grid.scales,
                 "layers": grid.sources,
                 "shares": grid.shares(),
                 "relative_multiply_adds": cost,
@@ -129,7 +132,7 @@ def _check_files(picture: Path | None, write_table: Path | None) -> None:
 
 
 def _schedule(
-    schedule: str | None, source: str | None, until: str | None, model: "nn.Module", layers: list[str]
+    schedule: str | None, source: str | None, until: str | None, model: "nn.Module", layers: list[str], batches: int
 ) -> tuple[str, Schedule]:
     """The schedule of the options, and its title."""
     name = schedule or ("1" if until is None else "ladder")
@@ -143,6 +146,10 @@ def _schedule(
         if prefix.problem:
             raise RecipeError(prefix.problem)
         return f"{ladder.source} up to {until}, ladder", prefix
+    if name == "progressive":
+        if source is not None:
+            raise RecipeError(f"--source {source} would change nothing: schedule progressive is all backprop")
+        return "progressive", schedules.progressive(batches)
     if name in schedules.APPROXIMATIONS:
         approximated = source or "zero"
         convolutions = schedules.layer_names(model, include="Conv")  # the layers that the paper and `adagp train` count
@@ -170,6 +177,8 @@ def _table(schedule: Schedule, layers: list[str], steps: range) -> str:
     """The table of these steps, with a warning if the schedule says more than a table can hold."""
     text = schedules.to_table(lambda step: schedule(steps.start + step), layers, len(steps))
     plans = [schedule(step) for step in steps]
+    if any(plan.is_coarse for plan in plans):
+        return f"# only sources are written: in a table every batch has samples of full size\n{text}"
     if all(plan.phase is schedules.Phase.BP and plan.overrides.keys() <= set(layers) for plan in plans):
         return text
     return f"# only sources are written: in a table every batch is BP, and norms train in all of them\n{text}"
@@ -184,6 +193,9 @@ def _print_grid(title: str, grid: ScheduleGrid) -> None:
         Text("  ".join(["batch".ljust(left), *(str(batch).rjust(width) for batch in grid.batches)])),
         Text("  ".join(["phase".ljust(left), *(phase[:2].rjust(width) for phase in grid.phases)]), style="dim"),
     ]
+    if grid.is_coarse:
+        sizes = [f"{scale:g}".lstrip("0").rjust(width) for scale in grid.scales]
+        lines.append(Text("  ".join(["scale".ljust(left), *sizes]), style="dim"))
     for layer, sources in grid.sources.items():
         line = Text(layer.ljust(left))
         for source in sources:

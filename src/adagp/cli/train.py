@@ -12,6 +12,7 @@ from adagp.cli.session import RecipeOptions, RunOptions, chosen_device, default_
 from adagp.schedules import APPROXIMATIONS
 from adagp.training import Recipe, RecipeError, methods
 from adagp.training.methods import Planning
+from adagp.training.recipe import parse_levels
 from adagp.training.run.observers import CompositeObserver
 from adagp.training.run.session import Session
 from adagp.training.run.tensorboard import TensorBoard
@@ -41,6 +42,7 @@ def train_command(
 
     - `adagp train`: a small CNN on MNIST-5k by ADA-GP.
     - `adagp train --method bp --epochs 3 --lr 0.01`: plain backpropagation.
+    - `adagp train --method progressive --model resnet14`: small images first, full size at the end.
     - `adagp train --method topk --schedule 2`: an approximation; `adagp schedule show` draws its schedule.
     - `adagp train --preset cifar10-resnet20-tuned --data-root DIR --set predictor=paper`: any recipe field can be set.
     - `adagp train --out runs/mine --resume`: after Ctrl-C or a crash, continues bit for bit.
@@ -109,17 +111,29 @@ def _schedule_line(run: "Run") -> str:
         return f"{text}, all by backpropagation"
     if planning is Planning.TABLE:
         return f"{text}, by the table given"
+    if planning is Planning.PROGRESSIVE:
+        return f"{text}, images at {_levels(recipe)}"
+    if planning is Planning.GROWING:
+        return f"{text}, images grow from {parse_levels(recipe.levels)[0][0]:g} of their size when that pays"
     if planning is Planning.APPROXIMATION:
         return f"{text}, {recipe.method} in {APPROXIMATIONS[recipe.schedule or DEFAULT_APPROXIMATION]}"
     warmup, rung = run.ladder.warmup_steps / run.steps_per_epoch, run.ladder.rung_steps / run.steps_per_epoch
     text = f"{text}, warm-up {warmup:.2g} epochs"
     if planning is Planning.ADAPTIVE:
         return f"{text}, then as the measured quality allows"
-    return f"{text}, then 4:1, 3:1, 2:1 for {rung:.2g} epochs each, then 1:1"
+    cheap = f" of images at {recipe.scale:g} of their size and full ones" if recipe.method == "coarse" else ""
+    return f"{text}, then 4:1, 3:1, 2:1{cheap} for {rung:.2g} epochs each, then 1:1"
+
+
+def _levels(recipe: Recipe) -> str:
+    levels = parse_levels(recipe.levels)
+    work = sum(share * scale**2 for scale, share in levels)
+    parts = ", then ".join(f"{scale:g} of their size for {100 * share:.0f} %" for scale, share in levels)
+    return f"{parts} of the batches: {100 * work:.0f} % of the work of full size"
 
 
 def _print_reasons(reasons: list[str], most: int = 10) -> None:
     """Print the last changes of an adaptive schedule; metrics.json has them all."""
     if reasons:
         left_out = f", the last {most} of {len(reasons)}" if len(reasons) > most else ""
-        print("\n".join([f"changes of k:m{left_out}:", *(f"  {reason}" for reason in reasons[-most:])]))
+        print("\n".join([f"changes of the schedule{left_out}:", *(f"  {reason}" for reason in reasons[-most:])]))

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from adagp import coarse
 from adagp.cost.tracing import Call, Product, Trace, trace_forward
 from adagp.defaults import PREDICTOR_CHANNELS, PREDICTOR_GRID
 from adagp.layers import kind_of
@@ -79,7 +80,7 @@ class CostModel:
         self._uncovered = [(module, parameter) for module, parameter in others if parameter.requires_grad]
         kinds = {name: kind_of(module) for name, module in self._model.named_modules()}
         self._kinds = {name: kind for name, kind in kinds.items() if kind is not None}
-        self._known: dict[tuple[str, ...], dict[str, LayerCost]] = {}
+        self._known: dict[tuple[object, ...], dict[str, LayerCost]] = {}
         self._plain = self.plan_cost(always_backprop()(0))
 
     def plan_cost(self, plan: Plan) -> int:
@@ -101,7 +102,7 @@ class CostModel:
         """
         resolved = resolve(plan, list(self._layers))
         covered = (task.source.name for task in resolved.tasks.values())
-        key = (plan.phase.value, *covered, *(plan.source_of_uncovered(name) for name, _ in self._uncovered))
+        key = (plan.scale, plan.phase.value, *covered, *(plan.source_of_uncovered(name) for name, _ in self._uncovered))
         if key not in self._known:
             nothing = {name: LayerCost() for name in self._layers}
             self._known[key] = self._count(resolved) if resolved.needs_forward else nothing
@@ -109,6 +110,7 @@ class CostModel:
 
     def _count(self, resolved: ResolvedPlan) -> dict[str, LayerCost]:
         """Count one batch, with the graph cut as the engine cuts it."""
+        shape = self._resized(resolved.plan.scale)
         for name, layer in self._layers.items():
             for parameter in layer.parameters():
                 parameter.requires_grad_(resolved.tasks[name].source.needs_backward)
@@ -116,9 +118,9 @@ class CostModel:
             parameter.requires_grad_(resolved.trains(name))
         try:
             with torch.set_grad_enabled(resolved.plan.phase is not Phase.GP):
-                trace = trace_forward(self._model, torch.empty(self._input_shape, device="meta"))
+                trace = trace_forward(self._model, torch.empty(shape, device="meta"))
         except ValueError as error:
-            raise ValueError(f"input_shape={self._input_shape}: {error}") from error
+            raise ValueError(f"input_shape={shape}: {error}") from error
         found: dict[str, LayerCost] = {}
         for call, products in self._layer_calls(trace):
             found[call.module] = found.get(call.module, LayerCost()) + LayerCost(
@@ -127,6 +129,18 @@ class CostModel:
                 self._weight_gradient(resolved, call, sum(product.macs for product in products)),
             )
         return found
+
+    def _resized(self, scale: float) -> tuple[int, ...]:
+        """The input shape at a scale.
+
+        Raises:
+            ValueError: When the input is no batch of images.
+        """
+        if scale == 1:
+            return self._input_shape
+        if len(self._input_shape) != 4:
+            raise ValueError(f"input_shape={self._input_shape}: coarse batches are counted for images, (N, C, H, W)")
+        return (*self._input_shape[:2], *(coarse.size(side, scale) for side in self._input_shape[2:]))
 
     def _layer_calls(self, trace: Trace) -> list[tuple[Call, list[Product]]]:
         """Every call of a layer with the products it makes; a product belongs to the innermost layer around it."""

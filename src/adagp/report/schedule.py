@@ -10,6 +10,7 @@ from adagp.report.plot import figure_with, saved
 from adagp.report.table import Table
 from adagp.schedules.sources import spec, specs
 from adagp.training import RecipeError
+from adagp.training.planning import batch_kind
 
 _MOST_SHOWN, _MOST_DRAWN, _MOST_COUNTED = 10_000, 500, 5_000_000  # batches
 
@@ -21,12 +22,19 @@ class ScheduleGrid:
     Attributes:
         batches: The numbers of the batches, counted from 1.
         phases: The phase of each batch.
+        scales: The fraction of their size that the samples of each batch have.
         sources: For every layer, its source in each batch.
     """
 
     batches: list[int]
     phases: list[str]
+    scales: list[float]
     sources: dict[str, list[str]]
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether some batches have smaller samples."""
+        return any(scale < 1 for scale in self.scales)
 
     def shares(self) -> dict[str, float]:
         """The share of each source that occurs, over all layers and batches."""
@@ -45,6 +53,7 @@ def schedule_grid(schedule: Callable[[int], Plan], layers: Sequence[str], steps:
     return ScheduleGrid(
         batches=[step + 1 for step in steps],
         phases=[plan.phase.value for plan in plans],
+        scales=[plan.scale for plan in plans],
         sources={layer: [plan.source(layer) for plan in plans] for layer in layers},
     )
 
@@ -73,7 +82,8 @@ def grid_picture(grid: ScheduleGrid, title: str, file_format: str = "png", dpi: 
     panel.set_xlim(0, columns)
     panel.set_ylim(rows, 0)
     phases = grid.phases if set(grid.phases) != {"BP"} else [""] * columns
-    labels = [f"{batch}\n{phase}".strip() for batch, phase in zip(grid.batches, phases, strict=True)]
+    sizes = [f"x{scale:g}" if grid.is_coarse else "" for scale in grid.scales]
+    labels = ["\n".join(filter(None, map(str, lines))) for lines in zip(grid.batches, phases, sizes, strict=True)]
     panel.set_xticks([place + 0.5 for place in range(columns)], labels)
     panel.set_yticks([place + 0.5 for place in range(rows)], list(grid.sources))
     panel.tick_params(length=0, labelsize=8)
@@ -99,37 +109,53 @@ def schedule_table(title: str, schedule: Callable[[int], Plan], epochs: int, ste
             f"epochs x steps_per_epoch = {epochs} x {steps_per_epoch} is too many batches to count: at most "
             f"{_MOST_COUNTED:,}; give fewer steps per epoch, the shares stay the same"
         )
-    per_epoch: list[tuple[str, int, int, int]] = []
+    per_epoch: list[tuple[str, tuple[int, ...]]] = []
+    work = 0.0
     for epoch in range(epochs):
         plans = [schedule(step) for step in range(epoch * steps_per_epoch, (epoch + 1) * steps_per_epoch)]
-        phases = [plan.phase.value for plan in plans]
+        counts = Counter(batch_kind(plan) for plan in plans)
         notes = " ".join(dict.fromkeys(plan.note for plan in plans))
-        per_epoch.append((notes, phases.count("WARMUP"), phases.count("BP"), phases.count("GP")))
+        per_epoch.append((notes, tuple(counts[kind] for kind in _MARKS)))
+        work += sum(plan.scale**2 for plan in plans)
+    cheap = "COARSE" if any(counts[2] for _, counts in per_epoch) else "GP"
+    shown = ("WARMUP", "BP", cheap)
     rows = []
     first = 1
-    for (notes, warmup, bp, gp), group in groupby(per_epoch):
+    for (notes, counted), group in groupby(per_epoch):
         length = len(list(group))
         label = str(first) if length == 1 else f"{first}-{first + length - 1}"
-        share = _percent(gp / steps_per_epoch)
-        rows.append((label, notes, str(warmup), str(bp), str(gp), share, _strip(warmup, bp, gp)))
+        by_kind = dict(zip(_MARKS, counted, strict=True))
+        share = _percent(by_kind[cheap] / steps_per_epoch)
+        rows.append((label, notes, *(str(by_kind[kind]) for kind in shown), share, _strip(by_kind)))
         first += length
-    total, total_gp = epochs * steps_per_epoch, sum(epoch[3] for epoch in per_epoch)
+    total = epochs * steps_per_epoch
+    total_cheap = sum(dict(zip(_MARKS, counted, strict=True))[cheap] for _, counted in per_epoch)
+    legend = ", ".join(f"{_MARKS[kind]} {kind if kind != 'WARMUP' else 'warm-up'}" for kind in shown)
+    notes_below = [
+        f"batches per epoch of {steps_per_epoch}; {legend}",
+        f"{total_cheap} of {total} batches ({_percent(total_cheap / total)}) are {cheap}",
+    ]
+    if cheap == "COARSE":
+        notes_below.append(f"{_percent(work / total)} of the work of as many full batches, by the number of pixels")
     return Table(
         title=title,
-        columns=("epochs", "GP:BP", "WARMUP", "BP", "GP", "GP share", "share of an epoch"),
+        columns=("epochs", f"{cheap}:BP" if cheap == "GP" else "note", *shown, f"{cheap} share", "share of an epoch"),
         rows=rows,
-        notes=(
-            f"batches per epoch of {steps_per_epoch}; # warm-up, = BP, . GP",
-            f"{total_gp} of {total} batches ({_percent(total_gp / total)}) are GP",
-        ),
+        notes=tuple(notes_below),
         text_columns=2,
     )
 
 
-def _strip(warmup: int, bp: int, gp: int, width: int = 20) -> str:
-    total = warmup + bp + gp
-    marks = [round(width * edge / total) for edge in (warmup, warmup + bp, total)]
-    return "#" * marks[0] + "=" * (marks[1] - marks[0]) + "." * (marks[2] - marks[1])
+_MARKS = {"WARMUP": "#", "BP": "=", "COARSE": ":", "GP": "."}
+"""The character of each kind of batch."""
+
+
+def _strip(counts: dict[str, int], width: int = 20) -> str:
+    total, before, text = sum(counts.values()), 0, ""
+    for kind, count in counts.items():
+        before += count
+        text += _MARKS[kind] * (round(width * before / total) - len(text))
+    return text
 
 
 def _percent(share: float) -> str:

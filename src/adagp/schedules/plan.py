@@ -99,6 +99,10 @@ class Schedule:
     def observe(self, step: int, alignments: Mapping[str, GradientAlignment]) -> None:
         """Called after every batch with how its predictions align with the true gradients; empty in GP."""
 
+    def explain(self) -> list[str]:
+        """Why the schedule changed its mind, a line for each change; empty for one that cannot."""
+        return []
+
     @property
     def wants_probes(self) -> bool:
         """Whether `probe_scales` may ever give any."""

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adagp import schedules
 from adagp.data import AnyDataSet
 from adagp.schedules import Schedule
 from adagp.training import methods, tasks
@@ -303,9 +302,7 @@ class Run:
         }
 
     def _new_reasons(self) -> list[str]:
-        """The adaptive schedule's reasons that no record holds yet. Each names its step, so none repeats."""
-        if not isinstance(self.schedule, schedules.Adaptive):
-            return []
+        """The schedule's reasons that no record holds yet. Each names its step, so none repeats."""
         known = {reason for record in self.records for reason in record.reasons}
         return [reason for reason in self.schedule.explain() if reason not in known]
 
