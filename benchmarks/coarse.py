@@ -31,6 +31,7 @@ class Case:
     Attributes:
         name: The question it belongs to.
         levels: Scales and their shares of the steps; empty for the ladder's 1:1.
+        last: In 1:1, the share of the steps at the end that runs at full size.
         epochs: The length of the run.
         lr: The learning rate at its peak.
         statistics: Whether coarse batches update batch norm's running statistics.
@@ -42,6 +43,7 @@ class Case:
     levels: tuple[tuple[float, float], ...]
     epochs: float
     lr: float
+    last: float = 0.1
     statistics: bool = True
     growth: int = 1
     seed: int = 0
@@ -53,7 +55,9 @@ HALF = ((0.5, 0.6), (1.0, 0.4))
 
 def cases() -> Iterator[Case]:
     """The study, in order of weight."""
-    for seed, lr in product((0, 1), (0.4, 0.8)):
+    for statistics in (True, False):
+        yield Case("1:1 to the end", (), 10, 0.4, last=0.0, statistics=statistics)
+    for seed, lr in product((0, 1), (0.8, 0.4)):
         yield Case("plain", PLAIN, 8, lr, seed=seed)
         yield Case("half 60 %", HALF, 11, lr, seed=seed)
         yield Case("half 60 %, statistics kept", HALF, 11, lr, statistics=False, seed=seed)
@@ -76,10 +80,10 @@ def cases() -> Iterator[Case]:
 
 
 def schedule_of(case: Case, steps: int) -> Schedule:
-    """The case's schedule: levels, or the ladder's 1:1 with the last tenth at full size."""
+    """The case's schedule: levels, or the ladder's 1:1 with the last steps at full size."""
     if case.levels:
         return schedules.progressive(steps, case.levels)
-    one_to_one, last = schedules.fixed(1, 1, source="coarse"), round(0.9 * steps)
+    one_to_one, last = schedules.fixed(1, 1, source="coarse"), round((1 - case.last) * steps)
     return schedules.from_function(lambda step: one_to_one(step) if step < last else schedules.plan.BACKPROP)
 
 

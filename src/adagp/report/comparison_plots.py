@@ -14,6 +14,9 @@ from adagp.training.tasks import Metric
 # Okabe and Ito's palette; line styles separate methods that share a colour.
 METHOD_STYLES = {
     "bp": ("#000000", "-"),
+    "progressive": ("#D55E00", "-"),
+    "growing": ("#CC79A7", "-"),
+    "coarse": ("#E69F00", "-"),
     "adagp": ("#0072B2", "-"),
     "adagp-paper": ("#56B4E9", "-"),
     "adaptive": ("#009E73", "-"),
@@ -37,7 +40,7 @@ QUALITY_FIGURES = {
 }
 """The figures of predictions: the paper's two, and two that say whether applying them helps."""
 _TITLE_CHARACTERS = 110  # in a line, at this size and width
-_BATCH_COLOURS = {"BP": "#0072B2", "MIXED": "#009E73", "GP": "#E69F00"}
+_BATCH_COLOURS = {"BP": "#0072B2", "COARSE": "#56B4E9", "MIXED": "#009E73", "GP": "#E69F00"}
 
 
 def overview_png(comparison: Comparison, dpi: int = 130) -> bytes:
