@@ -24,12 +24,20 @@ def test_the_interval_holds_the_true_median_in_95_of_100_runs(count: int) -> Non
 
 
 def test_every_broken_budget_is_named() -> None:
-    good = {"gp_over_forward": 1.1, "bp_over_plain": 1.05, "gp_memory_over_inference": 1.0, "speed_up_90_epochs": 1.42}
-    bad = {"gp_over_forward": 1.2, "bp_over_plain": 1.11, "gp_memory_over_inference": 1.2, "speed_up_90_epochs": 1.3}
+    names = (
+        "gp_over_forward",
+        "bp_over_plain",
+        "coarse_over_plain",
+        "gp_memory_over_inference",
+        "speed_up_90_epochs",
+    )
+    good = dict(zip(names, (1.1, 1.05, 0.32, 1.0, 1.42), strict=True))
+    bad = dict(zip(names, (1.11, 1.06, 0.33, 1.2, 1.3), strict=True))
     assert verdicts({"good": good}) == []
     assert [line.split(" is ")[0] for line in verdicts({"bad": bad})] == [
         "bad: GP batch / forward",
         "bad: BP batch / plain BP",
+        "bad: half-size BP batch / plain BP",
         "bad: GP memory / inference",
         "bad: speed-up",
     ]
@@ -45,7 +53,7 @@ def test_the_command_measures_every_kind_of_batch() -> None:
         check=False,
     )
     found = json.loads(done.stdout)
-    assert set(found["networks"]["cnn, contiguous"]["ms"]) == {"forward", "GP", "BP plain", "BP"}
+    assert set(found["networks"]["cnn, contiguous"]["ms"]) == {"forward", "GP", "BP plain", "BP", "coarse"}
     assert (done.returncode == 0) == (found["over_budget"] == [])
     assert "6 rounds of about " in done.stderr
 
