@@ -10,9 +10,10 @@ from adagp import coarse
 from adagp.data import DataSet
 from adagp.schedules import Phase, Plan
 from adagp.training import Recipe, RecipeError, Run
+from adagp.training.batch_kinds import batch_kind
 from adagp.training.comparison.calibrate import kind_counts, plan_shares
 from adagp.training.method_options import unused_options
-from adagp.training.planning import batch_kind, build_schedule, recipe_outline
+from adagp.training.planning import build_schedule, recipe_outline
 from adagp.training.recipe import parse_levels
 from adagp.training.tasks.classification import Classification
 from adagp.training.tasks.detection import ObjectDetection

@@ -8,7 +8,8 @@ import torch
 from adagp import Phase, Plan, models, schedules
 from adagp.data import DataSet
 from adagp.training import Recipe, RecipeError, Run, Settings, compare
-from adagp.training.planning import batch_kind, middle
+from adagp.training.batch_kinds import batch_kind
+from adagp.training.planning import middle
 
 TABLE = """layer            1         2          3
 features.0       backprop  zero       backprop

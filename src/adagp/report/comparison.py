@@ -9,8 +9,8 @@ from typing import Any
 from adagp.report.comparison_plots import overview_png
 from adagp.report.html import document, table_html
 from adagp.report.table import Table
+from adagp.training.batch_kinds import BATCH_KINDS
 from adagp.training.comparison.result import Comparison, MethodResult
-from adagp.training.planning import BATCH_KINDS
 from adagp.training.run.folder import write_file
 from adagp.training.tasks import Metric
 

@@ -10,7 +10,7 @@ from adagp.report.plot import figure_with, saved
 from adagp.report.table import Table
 from adagp.schedules.sources import spec, specs
 from adagp.training import RecipeError
-from adagp.training.planning import batch_kind
+from adagp.training.batch_kinds import batch_kind
 
 _MOST_SHOWN, _MOST_DRAWN, _MOST_COUNTED = 10_000, 500, 5_000_000  # batches
 

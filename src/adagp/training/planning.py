@@ -1,4 +1,4 @@
-"""From a recipe to the schedule of its method on a model, and the kinds of batches that figures distinguish."""
+"""From a recipe to the schedule of its method on a model."""
 
 from functools import cache
 
@@ -7,25 +7,14 @@ from torch import nn
 
 from adagp import models, schedules
 from adagp.layers.coverage import layer_names
-from adagp.schedules import Ladder, Phase, Plan, Schedule
+from adagp.schedules import Ladder, Schedule
 from adagp.training import methods
 from adagp.training.errors import RecipeError
 from adagp.training.methods import Planning
 from adagp.training.recipe import Recipe, parse_levels
 
-BATCH_KINDS = ("WARMUP", "BP", "COARSE", "MIXED", "GP")
-"""The phases, `COARSE` for a BP batch of smaller samples, `MIXED` for one in which not every gradient is true."""
 DEFAULT_APPROXIMATION = "1"
 """The schedule of `zero`, `random` and `topk` where the recipe names none."""
-
-
-def batch_kind(plan: Plan) -> str:
-    """The kind of a batch with this plan, one of `BATCH_KINDS`."""
-    if plan.phase is Phase.BP and plan.used_sources() != {"backprop"}:
-        return "MIXED"
-    if plan.phase is Phase.BP and plan.is_coarse:
-        return "COARSE"
-    return plan.phase.value
 
 
 def build_schedule(recipe: Recipe, model: nn.Module, total_steps: int, steps_per_epoch: int) -> Schedule:

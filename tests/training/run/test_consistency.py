@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from adagp.training import Recipe
-from adagp.training.planning import BATCH_KINDS
+from adagp.training.batch_kinds import BATCH_KINDS
 from adagp.training.run.consistency import contradiction, other_recipe
 
 

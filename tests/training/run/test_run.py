@@ -12,6 +12,7 @@ from adagp.data import Batches, DataSet
 from adagp.data.classification import Split
 from adagp.models import registry
 from adagp.training import CheckpointError, DivergedError, Recipe, RecipeError, Run, TrainingError, methods
+from adagp.training.batch_kinds import BATCH_KINDS
 from adagp.training.methods import Planning
 from adagp.training.run import learning_rate
 from adagp.training.run.folder import summarise
@@ -131,14 +132,17 @@ def test_every_method_on_the_ladder_applies_what_it_says(recipe: Recipe, digits:
     run = finish(Run(recipe.replace(method=name, warmup_epochs=0.5, rung_epochs=0.3), digits))
     source = methods.get(name).source
     assert source is not None
-    batches = {kind: sum(record.batches[kind] for record in run.records) for kind in ("WARMUP", "BP", "GP")}
+    batches = {kind: sum(record.batches[kind] for record in run.records) for kind in BATCH_KINDS}
     counts = run.records[-1].counts
     layers = len(run.gp.coverage().rows)
     assert sum(batches.values()) == run.total_steps == 30
     assert batches["WARMUP"] > 0
     assert batches["BP"] > 0
-    assert counts["backprop"] == (batches["WARMUP"] + batches["BP"]) * layers
-    if name != "adaptive":
+    assert counts["backprop"] == (run.total_steps - batches["GP"]) * layers
+    if name == "coarse":
+        assert batches["COARSE"] > 0
+        assert batches["GP"] == 0
+    elif name != "adaptive":
         assert batches["GP"] > 0
         assert counts[source] + (counts.get("skip", 0) if source != "skip" else 0) == batches["GP"] * layers
         assert counts[source] > 0

@@ -12,9 +12,10 @@ from adagp import Plan
 from adagp.data import AnyDataSet
 from adagp.schedules import Progressive, Repeating
 from adagp.training import methods
+from adagp.training.batch_kinds import batch_kind
 from adagp.training.comparison.interleave import rotated
 from adagp.training.methods import Planning
-from adagp.training.planning import batch_kind, build_schedule, recipe_outline
+from adagp.training.planning import build_schedule, recipe_outline
 from adagp.training.recipe import Recipe
 from adagp.training.run.run import Run
 from adagp.training.run.session import Session

@@ -55,7 +55,7 @@ class MethodResult:
         batch_ms: Median milliseconds of a batch of each kind; `BP` includes warm-up.
         predictor_ms: Median milliseconds of the predictor in such a batch.
         peak_bytes: Peak bytes of tensors above the resting model, by kind of batch.
-        batches: Batches of each kind (see `planning.BATCH_KINDS`), summed over seeds.
+        batches: Batches of each kind (see `BATCH_KINDS`), summed over seeds.
         counts: Layer updates applied per source, and fallbacks, summed over seeds.
         cosines: The running cosine of each covered layer after each epoch of the first seed.
         seeds: The result of each seed.

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from adagp.training.batch_kinds import BATCH_KINDS
 from adagp.training.errors import RecipeError
-from adagp.training.planning import BATCH_KINDS
 from adagp.training.recipe import Recipe
 
 _TIMES = ("batch_seconds", "predictor_batch_seconds")

@@ -16,7 +16,7 @@ class BatchEvent:
 
     Attributes:
         step: Its index in the run, from 0.
-        kind: One of `planning.BATCH_KINDS`.
+        kind: One of `BATCH_KINDS`.
         note: The plan's note, such as `4:1`.
         loss: None where the plan left out the forward pass.
         seconds: Duration, including data, predictor and optimizer.

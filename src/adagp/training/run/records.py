@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-from adagp.training.planning import BATCH_KINDS
+from adagp.training.batch_kinds import BATCH_KINDS
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class EpochRecord:
         test_loss: Mean over the test items. Evaluation is not timed.
         metrics: The task's metrics by name, over the test items.
         lr: Learning rate of the epoch's last batch.
-        batches: Batches of each kind (see `planning.BATCH_KINDS`) in this epoch.
+        batches: Batches of each kind (see `BATCH_KINDS`) in this epoch.
         seconds: Seconds spent in each kind: data, forward, gradients, predictor and optimizer.
         predictor_seconds: The predictor's part of them.
         train_seconds: Seconds in the run so far, over all kinds, without evaluation.

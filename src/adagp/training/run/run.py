@@ -11,9 +11,10 @@ from torch import Tensor
 from adagp.data import AnyDataSet
 from adagp.schedules import Schedule
 from adagp.training import methods, tasks
+from adagp.training.batch_kinds import BATCH_KINDS, batch_kind
 from adagp.training.errors import CheckpointError, DivergedError, RecipeError
 from adagp.training.measure import clock, peak_bytes
-from adagp.training.planning import BATCH_KINDS, batch_kind, build_schedule
+from adagp.training.planning import build_schedule
 from adagp.training.recipe import Recipe
 from adagp.training.run.build import attach, build_optimizer
 from adagp.training.run.consistency import contradiction, other_recipe
