@@ -40,7 +40,7 @@ def test_models_and_data_need_no_command_line_or_figures(module: str) -> None:
 
 
 def test_what_needs_no_torch_imports_without_it() -> None:
-    modules = "files cache errors data.files data.vocabulary schedules accelerator report training.errors"
+    modules = "files errors data.files data.vocabulary schedules accelerator report training.errors"
     modules += " training.methods training.recipe training.recipe_files training.run.session training.run.tensorboard"
     result = _run("".join(f"import adagp.{module}\n" for module in modules.split()), OTHERS | {"torch"})
     assert result.returncode == 0, result.stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from adagp.cache import cache_folder
+from adagp.files import cache_folder
 from adagp.kernels import build, choose_topk, compiled, topk_backends, topk_weight_grad
 from tests.kernels.cases import needs_compiler
 

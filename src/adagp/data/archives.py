@@ -23,9 +23,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO
 
-from adagp.cache import cache_folder
 from adagp.data.files import CorruptDataError
 from adagp.data.reading import short
+from adagp.files import cache_folder
 
 _log = logging.getLogger(__name__)
 _Stream = IO[bytes] | gzip.GzipFile | lzma.LZMAFile

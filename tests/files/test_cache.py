@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from adagp import cache
-from adagp.cache import cache_folder
+from adagp.files import cache, cache_folder
 
 # The same for Python as a user whom the system does not know.
 NO_ENTRY = """
@@ -98,7 +97,7 @@ def test_a_folder_that_others_prepared_is_not_used(no_home: Path, kind: str) -> 
 def test_commands_run_without_a_home(arguments: str, tmp_path: Path) -> None:
     code = f"{NO_ENTRY}\nimport sys\nfrom adagp.__main__ import main\nsys.argv[0] = 'adagp'\nmain()"
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    environment |= {"PYTHONPATH": str(Path(cache.__file__).parents[1]), "TMPDIR": str(tmp_path)}
+    environment |= {"PYTHONPATH": str(Path(cache.__file__).parents[2]), "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments.format(folder=tmp_path).split()],
         capture_output=True, text=True, check=False, env=environment,
