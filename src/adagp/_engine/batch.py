@@ -52,7 +52,12 @@ class Batch:
         self._forward = ForwardPass(
             self.plan.phase,
             self.step_index,
-            Recorder(setup.needs, setup.poolers, setup.options.immediate, self._timed),
+            Recorder(
+                setup.needs,
+                setup.poolers,
+                setup.options.immediate,
+                None if setup.options.timer is None else self._timed,
+            ),
             self._graph,
             current,
             self._update_now if setup.options.immediate else None,

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from types import FunctionType
 from typing import Any, TypeVar, TypeVarTuple, cast, overload
 
 import torch
@@ -351,6 +352,8 @@ def _remove(hooks: list[RemovableHandle]) -> None:
 
 def _takes_scale(closure: Callable[..., Any]) -> bool:
     """Whether a closure has an argument that must be given, and so is the scale; defaults bind a loop's variables."""
+    if isinstance(closure, FunctionType) and not hasattr(closure, "__wrapped__"):  # asked in every step: be quick
+        return closure.__code__.co_argcount > len(closure.__defaults__ or ())
     try:
         parameters = inspect.signature(closure).parameters.values()
     except (TypeError, ValueError):

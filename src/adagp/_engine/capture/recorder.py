@@ -93,23 +93,29 @@ class _ModelCall:
 class Recorder:
     """Records the features of one batch."""
 
-    def __init__(self, needs: FeatureSpec, poolers: Poolers, pools_at_once: bool, timed: Timed[Any]) -> None:
+    def __init__(self, needs: FeatureSpec, poolers: Poolers, pools_at_once: bool, timed: Timed[Any] | None) -> None:
         """Nothing is recorded before the first forward.
 
         Args:
             needs: What the predictor asked for.
             poolers: How it wants tensors to be pooled.
             pools_at_once: Whether features are needed while the forward is still running.
-            timed: Does the predictor's work on its clock.
+            timed: Does the predictor's work on its clock; None without one.
         """
         self._needs, self._timed = needs, timed
         self._outputs = None if poolers.output is None else _Queue(poolers.output, pools_at_once)
         self._inputs = None if poolers.input is None else _Queue(poolers.input, pools_at_once)
         self._calls: list[_ModelCall] = []
 
+    def _clocked(self, work: Callable[[], Result]) -> Result:
+        return work() if self._timed is None else self._timed(work)
+
     def record(self, entry: LayerBatch, layer_input: Any, output: Tensor) -> None:
         """Record one call of a layer."""
-        self._timed(partial(self._record, entry, layer_input, output))
+        if self._timed is None:  # between two large layers every call is slow
+            self._record(entry, layer_input, output)
+        else:
+            self._timed(partial(self._record, entry, layer_input, output))
 
     def _record(self, entry: LayerBatch, layer_input: Any, output: Tensor) -> None:
         layer = entry.layer
@@ -144,7 +150,7 @@ class Recorder:
 
     def differentiate(self, loss: Tensor) -> None:
         """In GP: find the gradient of a loss at the model's outputs, through the graph of the loss alone."""
-        self._timed(partial(self._differentiate, loss))
+        self._clocked(partial(self._differentiate, loss))
 
     def _differentiate(self, loss: Tensor) -> None:
         calls = [call for call in self._calls if call.leaf is not None]
@@ -158,7 +164,7 @@ class Recorder:
 
     def end_forward(self) -> None:
         """Say that the forward of a micro-batch is over."""
-        self._timed(self._end_forward)
+        self._clocked(self._end_forward)
 
     def _end_forward(self) -> None:
         for queue in (self._outputs, self._inputs):
@@ -171,7 +177,7 @@ class Recorder:
         Args:
             grad_scale: The factor by which a GradScaler multiplied the loss.
         """
-        found: Tensor | None = self._timed(partial(self._weigh_inputs, grad_scale))
+        found: Tensor | None = self._clocked(partial(self._weigh_inputs, grad_scale))
         for call in self._calls:  # an output that the user keeps would keep them alive
             call.inputs.clear()
             call.loss_grad = None
