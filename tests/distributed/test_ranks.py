@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from adagp import AdaGP, NonFiniteError, Phase, Plan, schedules
+from adagp import AdaGP, NonFiniteError, Phase, Plan, coarse, schedules
 from adagp.predictors import FeatureSpec, Pooling
 from benchmarks.distributed import own_messages
 from tests.nets import batches, build, loss_of, sgd
@@ -286,3 +286,35 @@ def test_ranks_whose_model_nobody_wrapped_are_warned_once() -> None:
         assert len(lines) == 1
         assert "is not DistributedDataParallel" in lines[0]
         assert "wrap the model first" in lines[0]
+
+
+def train_coarse(rank: int, count: int, name: str) -> dict[str, Any]:
+    """Coarse batches on a rank with data of its own."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(
+        nn.Sequential(nn.Conv2d(2, 6, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
+    )
+    schedule = (
+        schedules.growing(24, (0.5, 1.0), probe_every=3, patience=2)
+        if name == "growing"
+        else schedules.fixed(1, 1, source="coarse")
+    )
+    gp = AdaGP(model, sgd(model), schedule, None)
+    generator = torch.Generator().manual_seed(rank)
+    scales = []
+    for _ in range(24):
+        x, y = torch.randn(8, 2, 8, 8, generator=generator), torch.randint(3, (8,), generator=generator)
+        scales.append(gp.next_plan().scale)
+        gp.step(lambda scale, x=x, y=y: nn.functional.cross_entropy(model(coarse.images(x, scale)), y))
+    parameters = [p.detach().numpy() for p in model.parameters()]
+    return {"parameters": parameters, "scales": scales, "reasons": schedule.explain()}
+
+
+@pytest.mark.parametrize("name", ["growing", "coarse"])
+def test_ranks_stay_identical_through_coarse_batches(name: str) -> None:
+    one, two = on_ranks(2, train_coarse, name)
+    assert one["scales"] == two["scales"]
+    assert set(one["scales"]) == {0.5, 1.0}
+    assert one["reasons"] == two["reasons"], "both decide by what both measured"
+    for a, b in zip(one["parameters"], two["parameters"], strict=True):
+        assert (a == b).all()
