@@ -40,6 +40,7 @@ def _row(op: LayerOp) -> dict[str, str | int]:
         "covered": int(op.covered),
         "bias": int(op.bias),
         "vector_words": op.vector_words,
+        "pooling": " ".join(map(str, op.pooling)),
     }
 
 

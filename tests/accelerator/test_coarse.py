@@ -1,34 +1,12 @@
 """Coarse batches on the array: the operations of smaller samples, and what a training of them takes."""
 
 import pytest
-import torch
 
-from adagp import models, schedules
-from adagp.accelerator import Design, simulate
+from adagp import schedules
+from adagp.accelerator import COST_TABLES, METHODS, Design, Machine, Setting, batch_kinds, method_schedule, simulate
 from adagp.accelerator.networks import network
-from adagp.accelerator.tracing import trace
-from adagp.accelerator.workload import resize
-from adagp.schedules import Phase
-
-
-@pytest.mark.parametrize("scale", [0.5, 0.75])
-@pytest.mark.parametrize("name", ["resnet20", "resnet50", "vgg13", "mobilenet_v2", "densenet121"])
-def test_resized_operations_are_those_of_a_smaller_trace(name: str, scale: float) -> None:
-    smaller = resize(network(name, "cifar10", 4), scale)
-    side = round(32 * scale)
-    with torch.device("meta"):
-        traced = trace(models.build(name), torch.empty(4, 3, side, side))
-    assert [(op.name, op.kind, op.shape) for op in smaller] == [(op.name, op.kind, op.shape) for op in traced]
-
-
-def test_full_size_is_the_network_itself() -> None:
-    ops = network("resnet20", "cifar10", 8)
-    assert resize(ops, 1) == ops
-
-
-def test_attention_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"scale=0.5: .* multiplies activations, and coarse batches are modelled for"):
-        resize(network("transformer", "multi30k", 4), 0.5)
+from adagp.accelerator.resizing import resize
+from adagp.schedules import Phase, Plan
 
 
 @pytest.mark.parametrize("design", list(Design))
@@ -59,3 +37,54 @@ def test_progressive_training_is_counted_level_by_level() -> None:
     found = simulate(ops, schedules.progressive(100, ((0.5, 0.6), (1.0, 0.4))), 100)
     assert [(batch.scale, batch.count) for batch in found[Design.EFFICIENT].batches] == [(0.5, 60), (1.0, 40)]
     assert 1.6 < found.speed_up(Design.EFFICIENT) < 1 / 0.55
+
+
+@pytest.mark.parametrize("dataflow", ["ws", "rs"])
+def test_batches_side_by_side_are_those_of_trainings(dataflow: str) -> None:
+    ops, machine = network("vgg13", "cifar10", 16), Machine(dataflow=dataflow)
+    kinds = batch_kinds(ops, machine, 0.75)
+    predicting = simulate(ops, schedules.fixed(1, 1), 2, machine)
+    coarse = simulate(ops, schedules.fixed(1, 0, source="coarse", scale=0.75), 1, machine)
+    assert [batch.label for batch in kinds[Design.BASELINE]] == ["BP", "BP@0.75"]
+    for design, batches in kinds.items():
+        known = {batch.label: batch for batch in batches}
+        run = predicting[design]
+        for batch in run.batches:
+            alike = known[batch.phase.value]
+            assert (alike.cycles, alike.dram_words) == (batch.cycles, batch.dram_words)
+        table = COST_TABLES["ddr3"]
+        small = known["BP@0.75"]
+        assert small.cycles == coarse[Design.MAX].cycles  # on every design, the baseline included
+        assert small.energy(table) == coarse[Design.MAX].energy(table)
+    assert [batch.label for batch in batch_kinds(ops, machine)[Design.MAX]] == ["BP", "GP"]
+
+
+def test_methods_are_the_schedules_of_training() -> None:
+    assert method_schedule("adagp", 3) == (schedules.ladder(60), 180)
+    assert method_schedule("coarse", 3, scale=0.25) == (schedules.ladder(60, source="coarse", scale=0.25), 180)
+    levels = ((0.25, 0.5), (1.0, 0.5))
+    assert method_schedule("progressive", 3, levels=levels) == (schedules.progressive(180, levels), 180)
+    assert list(METHODS) == ["adagp", "coarse", "progressive"]
+    with pytest.raises(ValueError, match=r"method='magic': is unknown; choose one of adagp, coarse, progressive"):
+        method_schedule("magic", 3)
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_a_setting_simulates_its_method(method: str) -> None:
+    setting = Setting(8, 30, method=method, scale=0.75, levels=((0.25, 0.5), (1.0, 0.5)))
+    found = setting.simulate(lambda batch: network("resnet20", "cifar10", batch))
+    schedule, steps = setting.schedule()
+    expected = simulate(network("resnet20", "cifar10", 8), schedule, steps)
+    assert {design: run.cycles for design, run in found.items()} == {
+        design: run.cycles for design, run in expected.items()
+    }
+    scales = {"adagp": {1.0}, "coarse": {0.75, 1.0}, "progressive": {0.25, 1.0}}[method]
+    assert {batch.scale for batch in found[Design.MAX].batches} == scales
+
+
+def test_the_predictor_rests_in_a_coarse_batch_of_a_predicting_schedule() -> None:
+    ops = network("resnet20", "cifar10", 8)
+    plans = [schedules.fixed(1, 1)(0), schedules.fixed(1, 1)(1), Plan(Phase.BP, "backprop", scale=0.5)]
+    mixed = simulate(ops, schedules.Repeating(plans), 3)[Design.EFFICIENT]
+    coarse = next(batch for batch in mixed.batches if batch.scale == 0.5)
+    assert not any(step.predictor_cycles for step in coarse.steps)

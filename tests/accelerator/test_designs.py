@@ -15,6 +15,7 @@ from adagp.accelerator import (
     Pass,
     PredictorShape,
     network,
+    paper_schedule,
     pass_cost,
     simulate,
     simulation,
@@ -68,7 +69,7 @@ def test_speed_up_follows_the_schedules_algebra_where_backward_is_two_forwards(e
     monkeypatch.setattr(
         simulation, "network_costs", lambda *given: [with_predictor(layer, share) for layer in real(*given)]
     )
-    runs = simulate([square("a"), square("b")], *simulation.paper_schedule(epochs))
+    runs = simulate([square("a"), square("b")], *paper_schedule(epochs))
     speed_up = runs[Design.BASELINE].cycles / runs[Design.EFFICIENT].cycles
     # 4 epochs each of 4/5, 3/4 and 2/3 GP, ten of none, the others half: BP 3 units, GP 1.
     assert speed_up == pytest.approx(3 * epochs / ((1 + share) * (2 * epochs + 4 + 4 / 15)))
@@ -215,7 +216,7 @@ def test_the_error_reaches_what_stands_before_the_first_layer():
 
 def test_stalls_and_vector_unit_only_add():
     ops = network("mobilenet_v2", "cifar10", 16)
-    schedule = simulation.paper_schedule(30)
+    schedule = paper_schedule(30)
     plain = simulate(ops, *schedule)
     for more in (Machine(stalls=True, dram_words_per_cycle=1), Machine(vector_lanes=16)):
         slower = simulate(ops, *schedule, more)
@@ -234,7 +235,7 @@ def test_stalls_and_vector_unit_only_add():
 
 
 def test_layer_cycles_add_up_to_the_run():
-    runs = simulate(network("vgg13", "cifar10", 32), *simulation.paper_schedule(90))
+    runs = simulate(network("vgg13", "cifar10", 32), *paper_schedule(90))
     for run in runs.values():
         assert sum(sum(run.layer_cycles(phase).values()) for phase in Phase) == run.cycles
 
@@ -247,7 +248,7 @@ def test_layer_cycles_add_up_to_the_run():
         (lambda: Machine(dram_words_per_cycle=0), "dram_words_per_cycle=0"),
         (lambda: Machine(vector_lanes=0), "vector_lanes=0.*leave it out"),
         (lambda: PredictorShape(grid=0), "predictor grid=0"),
-        (lambda: simulation.paper_schedule(0), "epochs=0"),
+        (lambda: paper_schedule(0), "epochs=0"),
         (
             lambda: simulate([square("a")], from_function(lambda step: Plan(Phase.BP, "topk")), 1),
             "source topk.*backprop, predicted, skip, zero",

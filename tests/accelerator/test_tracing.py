@@ -70,12 +70,26 @@ def test_attention_is_one_product_per_sample_and_head(how):
         assert (op.kind, op.covered, op.passes) == ("matmul", False, (FORWARD, INPUT_GRAD, WEIGHT_GRAD))
 
 
-def test_borrowed_weights_are_counted_and_not_covered():
+def test_projections_of_attention_are_covered_and_its_products_are_not():
     attention = nn.MultiheadAttention(16, 4, batch_first=True)
     x = torch.zeros(2, 5, 16)
     ops = trace(attention, x, x, x)
     assert [op.kind for op in ops] == ["linear"] * 3 + ["matmul"] * 2 + ["linear"]
-    assert not any(op.covered for op in ops)
+    assert [op.covered for op in ops] == [op.kind == "linear" for op in ops]
+    assert [op.name for op in ops if op.covered] == ["in_proj"] * 3 + ["out_proj"]
+
+
+def test_borrowed_weights_are_counted_and_not_covered():
+    class Borrower(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lender = nn.Linear(16, 4)
+
+        def forward(self, x):
+            return nn.functional.linear(x, self.lender.weight)
+
+    (op,) = trace(Borrower(), torch.zeros(2, 16))
+    assert (op.kind, op.covered) == ("linear", False)
 
 
 @pytest.mark.parametrize("name", ["vgg13", "resnet20", "mobilenet_v2", "transformer"])

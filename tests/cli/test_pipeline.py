@@ -52,6 +52,29 @@ def test_grid_and_figures_are_printed():
     assert "all BP, without a predictor: 18 steps, so the speed-up is 1.636" in lines
 
 
+def test_a_coarse_batch_is_drawn_shorter(tmp_path):
+    arguments = ["--devices", "2", "--microbatches", "1", "--phases", "bp@0.5, BP"]
+    svg = tmp_path / "p.svg"
+    result = run(*arguments, "--svg", str(svg))
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0] == "gpipe, 2 devices, 1 micro-batches, phases BP@0.5 BP"
+    full = " ".join(["F1", *["--"] * 3, *[" ·"] * 12, "B1", *["--"] * 7])
+    assert lines[1] == f"device 0 f0  ·  ·  · b0 -- {full}"
+    assert "f  forward, coarse BP    b  backward, coarse BP" in lines[3]
+    assert "steps: 7.5" in lines
+    assert "bubbles: 7.5 of 15 device steps" in lines
+    assert "forward, coarse BP: micro-batch 0 (batch 0)" in svg.read_text()
+    found = simulated(*arguments)
+    assert (found["steps"], found["all_bp_steps"], found["scales"]) == (7.5, 12, [0.5, 1.0])
+    assert (found["bubbles"], found["busy"]) == (7.5, 0.5)
+    assert [task["scale"] for task in found["tasks"] if task["device"] == 0] == [0.5, 0.5, 1, 1]
+    assert "coarse" not in run("--phases", "GP,BP").stdout
+    assert simulated("--phases", "4BP@0.5,BP")["steps"] == 42
+    assert simulated("--phases", "BP@1")["steps"] == 21
+    assert "draw it with --svg" in run("--forward", "0.000001", "--phases", "BP@0.01").stdout
+
+
 def test_a_grid_too_wide_is_named_and_drawn_elsewhere():
     assert "draw it with --svg" in run("--backward", "2.001").stdout
 
@@ -74,6 +97,14 @@ def test_pictures_page_and_trace(tmp_path):
         (["--schedule", "zigzag"], ["schedule 'zigzag'", "gpipe, dapple, chimera"]),
         (["--phases", "BP,FP"], ["phases: 'FP'", "4GP,BP"]),
         (["--phases", "0GP"], ["phases: '0GP'"]),
+        (["--phases", "BP@2"], ["phases: 'BP@2'", "from 0.01 to 1", "BP@0.5"]),
+        (["--phases", "BP@0"], ["phases: 'BP@0'", "from 0.01 to 1"]),
+        (["--phases", "BP@-0.5"], ["phases: 'BP@-0.5'", "from 0.01 to 1"]),
+        (["--phases", "BP@nan"], ["phases: 'BP@nan'", "from 0.01 to 1"]),
+        (["--phases", "BP,BP@"], ["phases: 'BP@'", "give for example BP@0.5"]),
+        (["--phases", "BP@half"], ["phases: 'BP@half'", "give for example BP@0.5"]),
+        (["--phases", "GP@0.5,BP"], ["phases: 'GP@0.5'", "only BP batches can be coarse", "give GP"]),
+        (["--phases", "WARMUP@0.5"], ["phases: 'WARMUP@0.5'", "only BP batches", "give WARMUP"]),
         (["--phases", ""], ["phases: ''"]),
         (["--schedule", "chimera", "--devices", "5"], ["devices=5", "even number"]),
         (["--devices", "0"], ["devices=0", "at least 1"]),
@@ -97,6 +128,7 @@ def test_bad_input_is_named_with_its_remedy(arguments, messages):
     for message in messages:
         assert message in result.stderr
     assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path, monkeypatch):

@@ -73,6 +73,16 @@ def test_table_says_what_its_figures_are():
         (["--model", "vgg13", "--sweep", "batch=a"], ["batch", "'a'", "integer"]),
         (["--model", "vgg13", "--sweep", "batch="], ["batch has no values"]),
         (["--model", "vgg13", "--search", "--pes", "-1"], ["pes=-1", "at least 1"]),
+        (["--model", "vgg13", "--method", "magic"], ["method='magic'", "adagp, coarse, progressive"]),
+        (["--model", "vgg13", "--scale", "0"], ["scale = 0.0", "above 0"]),
+        (["--model", "vgg13", "--scale", "1.5"], ["scale = 1.5", "at most 1"]),
+        (["--model", "vgg13", "--scale", "nan"], ["scale = nan", "at most 1"]),
+        (["--model", "vgg13", "--scale", "1"], ["scale=1", "below 1"]),
+        (["--model", "vgg13", "--levels", "0.5:1"], ["levels", "--method progressive"]),
+        (["--model", "vgg13", "--method", "progressive", "--levels", "0.5"], ["levels: '0.5'", "0.5:0.6,1:0.4"]),
+        (["--model", "vgg13", "--method", "progressive", "--levels", "0.5:0.6,1:0.6"], ["levels", "add up to 1"]),
+        (["--model", "transformer", "--data", "multi30k", "--scale", "0.5"], ["scale=0.5", "convolutional"]),
+        (["--model", "inception_v3", "--data", "imagenet", "--method", "coarse"], ["scale=0.5", "AuxLogits.conv1"]),
         (["--model", "vgg13", "--picture", "x.gif"], ["x.gif", ".png or .svg"]),
         (["--module", "nowhere_at_all:build"], ["nowhere_at_all", "cannot be imported"]),
         (["--module", "json:nothing"], ["json has no 'nothing'"]),
@@ -126,6 +136,7 @@ IDLE = [
             ("--picture", ["a.png"], "network"),
             ("--timeline", ["a.png"], "network"),
             ("--epochs", ["3"], "network"),
+            ("--scale", ["0.5"], "network"),
             ("--stalls", [], "network"),
             ("--grid", ["3"], "network"),
             ("--energy", ["ddr3"], "network"),
@@ -240,6 +251,51 @@ def test_network_table_says_what_its_figures_rest_on():
     assert "no stalls" in run("--model", "vgg13").stdout
 
 
+def test_a_coarse_batch_is_beside_bp_and_gp_on_every_design():
+    found = simulated("--model", "resnet20", "--batch", "16", "--scale", "0.75")["batch_kinds"]
+    assert list(found) == ["baseline", "low", "efficient", "max"]
+    for design, batches in found.items():
+        labels = [batch["batch"] for batch in batches]
+        assert labels == (["BP", "BP@0.75"] if design == "baseline" else ["BP", "GP", "BP@0.75"])
+        full, coarse = batches[0], batches[-1]
+        assert 0.5 < coarse["cycles"] / full["cycles"] < 0.7
+        assert 0.5 < coarse["energy"] / full["energy"] < 0.8
+        assert coarse["cycles"] == found["baseline"][-1]["cycles"]
+    table = run("--model", "resnet20", "--batch", "16").stdout
+    assert "BP@0.5 cycles" in table
+    assert "BP@0.5 energy" in table
+    words = run("--model", "transformer", "--data", "multi30k", "--batch", "2").stdout
+    assert "no coarse batch: scale=0.5" in words
+    assert "BP@0.5" not in words
+
+
+def test_trainings_with_coarse_batches():
+    small = ["--model", "resnet20", "--batch", "16", "--epochs", "30"]
+    adagp, coarse, progressive, short = (
+        simulated(*small, *more)
+        for more in (
+            [],
+            ["--method", "coarse"],
+            ["--method", "progressive"],
+            ["--method", "progressive", "--levels", "0.5:0.2,1:0.8"],
+        )
+    )
+    assert [each["method"] for each in (adagp, coarse, progressive)] == ["adagp", "coarse", "progressive"]
+    phases = coarse["designs"]["max"]["phases"]
+    assert {(phase["phase"], phase["scale"]) for phase in phases} == {("WARMUP", 1), ("BP", 0.5), ("BP", 1)}
+    shares = {phase["phase"]: phase["share"] for phase in adagp["designs"]["max"]["phases"]}
+    assert next(phase["share"] for phase in phases if phase["scale"] < 1) == shares["GP"]
+    for found in (coarse, progressive, short):
+        batch = {each["batch"]: each["cycles"] for each in found["batch_kinds"]["baseline"]}
+        cheap = sum(phase["share"] for phase in found["designs"]["low"]["phases"] if phase["scale"] < 1)
+        expected = batch["BP"] / (cheap * batch["BP@0.5"] + (1 - cheap) * batch["BP"])
+        for design in ("low", "efficient", "max"):
+            assert found["designs"][design]["speed_up"] == pytest.approx(expected)
+            assert 0 < found["designs"][design]["energy_saved"] < 0.5
+    told = run(*small, "--method", "progressive").stdout
+    assert "60 % at 0.5, 40 % at 1" in told
+
+
 def test_a_module_of_ones_own(tmp_path, monkeypatch):
     lines = (
         "from torch import nn",
@@ -250,6 +306,7 @@ def test_a_module_of_ones_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = simulated("--module", "own_nets_for_simulate:build", "--input", "3x4x4", "--batch", "8", "--epochs", "30")
     assert [layer["layer"] for layer in found["designs"]["baseline"]["layers"]] == ["1", "2"]
+    assert [batch["batch"] for batch in found["batch_kinds"]["max"]] == ["BP", "GP"]
     result = run("--module", "own_nets_for_simulate:build", "--input", "3x4x5", "--batch", "8")
     assert result.exit_code == 2
     assert "cannot be traced: Linear 1" in result.stderr

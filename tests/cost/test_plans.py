@@ -141,6 +141,18 @@ def test_relative_is_the_mean_over_batches() -> None:
     assert costs.relative(schedules.always_backprop(), range(3)) == 1
 
 
+def test_tokens_of_a_shorter_context_cost_in_proportion() -> None:
+    model = models.build("gpt", vocabulary=20, context=16, layers=2, width=16, heads=2)
+    costs = cost.CostModel(model, (4, 16), dtype=torch.long)
+    full, half = (costs.plan_cost(Plan(Phase.BP, "backprop", scale=scale)) for scale in (1.0, 0.5))
+    weights = sum(layer.weight.numel() for layer in model.modules() if isinstance(layer, nn.Linear))
+    # The embedding is not covered, so the error passes through the first layers too.
+    assert full == 4 * 16 * 3 * weights
+    assert half == full // 2
+    with pytest.raises(ValueError, match="coarse batches are counted for images"):
+        cost.CostModel(nn.Linear(3, 4), (2, 3)).plan_cost(Plan(Phase.BP, "backprop", scale=0.5))
+
+
 def test_the_model_is_left_alone() -> None:
     model = plain_cnn()
     model.eval()

@@ -1,12 +1,16 @@
 import json
+from pathlib import Path
 from statistics import fmean
 
 import pytest
 from typer.testing import CliRunner
 
 from adagp.accelerator import CNNS, IMAGE_SETS, Design, Setting, network, paper_schedule, simulate
+from adagp.accelerator.resizing import resize
 from adagp.cli import app
 from adagp.reproduce import accelerator as paper
+from adagp.reproduce import coarse
+from adagp.schedules import always_backprop
 
 SETTING = Setting(32, 30)
 
@@ -27,7 +31,12 @@ def test_figure_17_has_every_network_with_averages_and_maxima_beside_the_papers(
     speed_ups = found["speed_ups"]
     assert list(speed_ups) == list(IMAGE_SETS)
     assert all(list(networks) == list(CNNS) for networks in speed_ups.values())
-    (table,) = found["tables"]
+    table, ours = found["tables"]
+    assert ours["title"].startswith("Not in the paper")
+    cells = ours["rows"][-1]
+    page = (Path(__file__).parents[2] / "docs/accelerator.md").read_text()
+    assert f"| speed-up, WS (`fig17`) | CIFAR-10 | {' | '.join(cells[1:4])} |" in page
+    assert f"| | ImageNet | {' | '.join(cells[-3:])} |" in page
     rows = {row[0]: row[1:] for row in table["rows"]}
     for place, data in enumerate(IMAGE_SETS):
         ours = [each["max"] for each in speed_ups[data].values()]
@@ -37,6 +46,27 @@ def test_figure_17_has_every_network_with_averages_and_maxima_beside_the_papers(
     assert rows["paper's maximum"][2::3] == ["1.51", "1.51", "1.58"]
     runs = simulate(network("vgg16", "imagenet", 128), *paper_schedule(90))
     assert speed_ups["imagenet"]["vgg16"]["low"] == runs[Design.BASELINE].cycles / runs[Design.LOW].cycles
+
+
+def test_coarse_batches_stand_beside_figure_17_in_a_table_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(coarse, "CNNS", ("vgg13", "inception_v3"))
+    monkeypatch.setattr(paper, "CNNS", ("vgg13", "inception_v3"))
+    found = reproduced("fig17", "--batch", "32", "--epochs", "30", "--picture", str(tmp_path / "a.svg"))
+    ours = found["coarse_speed_ups"]
+    assert ours["imagenet"]["inception_v3"] == {"coarse": None, "progressive": None}
+    assert set(found["speed_ups"]["imagenet"]["vgg13"]) == {"low", "efficient", "max"}
+    for data in IMAGE_SETS:
+        ops = network("vgg13", data, 32)
+        full, small = (simulate(each, always_backprop(), 1).baseline.cycles for each in (ops, resize(ops, 0.5)))
+        assert ours[data]["vgg13"]["progressive"] == pytest.approx(full / (0.6 * small + 0.4 * full))
+        cheap = (4 * (4 / 5 + 3 / 4 + 2 / 3) + 8 / 2) / 30
+        assert ours[data]["vgg13"]["coarse"] == pytest.approx(full / (cheap * small + (1 - cheap) * full))
+    _, table = found["tables"]
+    rows = {row[0]: row[1:] for row in table["rows"]}
+    assert rows["inception_v3"][-2:] == ["-", "-"]
+    assert rows["average of those that can"][-3:] == rows["vgg13"][-3:]
+    assert rows["vgg13"][0] == f"{found['speed_ups']['cifar10']['vgg13']['max']:.3f}"
+    assert b"progressive (ours)" in (tmp_path / "a.svg").read_bytes()
 
 
 def test_every_command_of_the_accelerator_is_there():
@@ -78,13 +108,17 @@ def test_tables_of_cycles_show_the_papers_beside_ours(command, printed):
 
 @pytest.fixture
 def two_networks(monkeypatch):
-    monkeypatch.setattr(paper, "CNNS", ("vgg13", "mobilenet_v2"))
+    for module in (paper, coarse):
+        monkeypatch.setattr(module, "CNNS", ("vgg13", "mobilenet_v2"))
 
 
 @pytest.mark.usefixtures("two_networks")
 def test_figure_21_prints_every_policy_and_table_of_energies():
     found = reproduced("fig21", "--batch", "32")
-    networks, policies = found["tables"]
+    networks, policies, ours = found["tables"]
+    saved = found["coarse_saved_percent"]["cifar10"]["vgg13"]
+    assert 0 < saved["coarse"] < saved["progressive"] < 50
+    assert ours["rows"][0][1:4] == [networks["rows"][0][2], *(f"{saved[name]:.1f}" for name in saved)]
     assert [row[0] for row in policies["rows"]] == ["once", "separate", "momentum", "kept"]
     dram = {row[0]: float(row[1]) for row in policies["rows"]}
     assert dram["once"] < dram["separate"] < dram["kept"]

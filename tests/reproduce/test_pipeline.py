@@ -77,6 +77,44 @@ def test_speed_ups_follow_from_the_stages(figure20: dict[str, Any]) -> None:
             assert speed_up == pytest.approx(expected)
 
 
+def test_coarse_batches_follow_from_their_own_stages(figure20: dict[str, Any]) -> None:
+    able = [network for network in figure20["networks"] if network["coarse"] is not None]
+    assert [network["model"] for network in figure20["networks"] if network not in able] == ["inception_v3"]
+    for network in able:
+        plain, half = (Costs(**network["staged"][name]) for name in ("plain", "coarse"))
+        for scheme, speed_up in network["coarse"]["one_to_one"].items():
+            full, small = (simulate(Pipeline(scheme, 4, 4, (Phase.BP,)), price).steps for price in (plain, half))
+            assert speed_up == pytest.approx(2 * full / (full + small))
+            expected = full / (0.6 * small + 0.4 * full)
+            assert network["coarse"]["progressive"][scheme] == pytest.approx(expected)
+            assert 1.5 < network["coarse"]["training"][scheme] < speed_up
+
+
+def test_the_docs_have_the_means_of_coarse_batches(figure20: dict[str, Any]) -> None:
+    able = [network for network in figure20["networks"] if network["coarse"] is not None]
+    page = (DOCS / "pipeline.md").read_text()
+    for label, case in (
+        ("GP, BP in turns", lambda network: network["one_to_one"]),
+        ("half-size BP, BP in turns", lambda network: network["coarse"]["one_to_one"]),
+        ("90 epochs of the ladder, GP", lambda network: network["training"]),
+        ("90 epochs of the ladder, half-size BP for GP", lambda network: network["coarse"]["training"]),
+        ("90 epochs, half-size for the first 60 %", lambda network: network["coarse"]["progressive"]),
+    ):
+        means = [f"{fmean(case(network)[scheme] for network in able):.3f}" for scheme in figure20["paper"]]
+        assert f"| {' | '.join([label, *means])} |" in page
+
+
+def test_picture_of_figure_20(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adagp.reproduce.figure20.CNNS", ("vgg13", "inception_v3"))
+    picture = tmp_path / "fig20.svg"
+    result = call("fig20", "--epochs", "30", "--picture", str(picture))
+    assert result.exit_code == 0, result.output
+    for text in ("chimera", "paper's average 1.654", "half-size BP for GP (ours)"):
+        assert text in picture.read_text()
+    assert "Not in the paper: the same pipelines" in result.stdout
+    assert "cannot take smaller images: inception_v3" in result.stdout
+
+
 def test_a_predictor_on_the_same_array_and_smaller_batches_gain_less(figure20: dict[str, Any]) -> None:
     result = call("fig20", "--json", "--design", "efficient", "--batch", "16", "--epochs", "20")
     smaller = json.loads(result.stdout)["networks"]
@@ -98,6 +136,7 @@ def test_tables_of_figure_20_name_what_they_rest_on() -> None:
         (["--batch", "30"], ["batch=30", "multiple of the 4"]),
         (["--epochs", "0"], ["epochs=0", "at least 1"]),
         (["--dataflow", "xs"], ["dataflow='xs'"]),
+        (["--picture", "fig20.gif"], ["fig20.gif", ".png or .svg"]),
     ],
 )
 def test_figure_20_refuses_by_name(words: list[str], messages: list[str]) -> None:

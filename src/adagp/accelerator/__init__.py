@@ -9,9 +9,10 @@ from adagp.accelerator.energy import COST_TABLES, CostTable, cost_table
 from adagp.accelerator.layer_costs import LayerCosts, backward_cycles, forward_cycles, network_costs
 from adagp.accelerator.machine import Machine
 from adagp.accelerator.networks import CNNS, DATA_SHAPES, IMAGE_SETS, network
+from adagp.accelerator.schedule import EPOCH_STEPS, METHODS, method_schedule, paper_schedule
 from adagp.accelerator.setting import Setting, read_machine
 from adagp.accelerator.shapes import Gemm, LayerShape, Pass
-from adagp.accelerator.simulation import EPOCH_STEPS, BatchKind, DesignRun, Simulation, paper_schedule, simulate
+from adagp.accelerator.simulation import BatchKind, DesignRun, Simulation, batch_kinds, simulate
 from adagp.accelerator.traffic import POLICIES, Policy
 from adagp.accelerator.workload import LayerOp, PredictorShape
 from adagp.lazy import lazily
@@ -26,6 +27,7 @@ __all__ = [
     "DATA_SHAPES",
     "EPOCH_STEPS",
     "IMAGE_SETS",
+    "METHODS",
     "POLICIES",
     "Array",
     "ArrayTask",
@@ -46,11 +48,13 @@ __all__ = [
     "Simulation",
     "Step",
     "backward_cycles",
+    "batch_kinds",
     "batch_steps",
     "batch_tasks",
     "cost_table",
     "forward_cycles",
     "layer_cost",
+    "method_schedule",
     "network",
     "network_costs",
     "paper_schedule",

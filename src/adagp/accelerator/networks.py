@@ -131,7 +131,8 @@ def _op(row: Mapping[str, str]) -> LayerOp:
     )
     passes = tuple(Pass(which) for which in row["passes"].split())
     covered, bias = row["covered"] == "1", row["bias"] == "1"
-    return LayerOp(row["name"], row["kind"], shape, passes, covered, bias, int(row["vector_words"]))
+    pooling = tuple(map(int, row["pooling"].split()))
+    return LayerOp(row["name"], row["kind"], shape, passes, covered, bias, int(row["vector_words"]), pooling)
 
 
 def _sizes(text: str) -> tuple[int, ...]:

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from adagp.accelerator.machine import Machine
+from adagp.accelerator.schedule import LEVELS, SCALE, method_schedule
 from adagp.accelerator.shapes import require_count
-from adagp.accelerator.simulation import Simulation, paper_schedule, simulate
+from adagp.accelerator.simulation import Simulation, simulate
 from adagp.accelerator.text import integer, parse_array
 from adagp.accelerator.workload import LayerOp
+from adagp.schedules import Schedule
 
 
 @dataclass(frozen=True)
@@ -19,21 +21,31 @@ class Setting:
 
     Attributes:
         batch: Samples in a batch.
-        epochs: Length of the paper's ladder; 90 is the length of its figure 15.
+        epochs: Length of the training; 90 is the length of its figure 15.
         machine: The accelerator.
+        method: The method of the training, one of `schedule.METHODS`.
+        scale: For `coarse`, the fraction of their size that samples have in the cheap batches.
+        levels: For `progressive`, pairs of a scale and its share of the training.
     """
 
     batch: int = 128
     epochs: int = 90
     machine: Machine = field(default_factory=Machine)
+    method: str = "adagp"
+    scale: float = SCALE
+    levels: tuple[tuple[float, float], ...] = LEVELS
 
     def on(self, **changes: Any) -> "Setting":
         """The same training on a machine with some fields changed."""
         return replace(self, machine=replace(self.machine, **changes))
 
+    def schedule(self) -> tuple[Schedule, int]:
+        """The schedule that would drive the training, and its steps."""
+        return method_schedule(self.method, self.epochs, self.scale, self.levels)
+
     def simulate(self, network_of: Callable[[int], Sequence[LayerOp]]) -> Simulation:
         """Simulate the training on every design; `network_of` gives the operations of a batch size."""
-        return simulate(network_of(self.batch), *paper_schedule(self.epochs), self.machine)
+        return simulate(network_of(self.batch), *self.schedule(), self.machine)
 
 
 @dataclass(frozen=True)

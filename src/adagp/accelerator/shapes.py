@@ -13,9 +13,9 @@ weights.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
-from math import ceil, prod
+from math import prod
 
 MOST = 10**9
 """The largest number that is accepted for any size or count; more is a mistake."""
@@ -154,17 +154,6 @@ class LayerShape:
                 return Gemm(pixels_in, c_in, c_out * taps, self.groups)
             case Pass.WEIGHT_GRAD:
                 return Gemm(c_in * taps, c_out, pixels_out, self.groups)
-
-    def resized(self, scale: float) -> "LayerShape":
-        """The same layer on samples at a fraction of their size: fewer positions, the same weights.
-
-        A size that is not whole is rounded up, as padding of half a kernel gives. A single position stays.
-        """
-        return replace(
-            self,
-            out=tuple(ceil(size * scale) for size in self.out),
-            image=tuple(ceil(size * scale) for size in self.image),
-        )
 
     def adjoint(self) -> "LayerShape":
         """The layer whose input gradient is this one's forward, and the reverse."""

@@ -9,14 +9,14 @@ from adagp.accelerator.designs import Design, Step, Traffic, batch_steps, batch_
 from adagp.accelerator.energy import CostTable
 from adagp.accelerator.layer_costs import LayerCosts, network_costs
 from adagp.accelerator.machine import Machine
-from adagp.accelerator.shapes import require_count
-from adagp.accelerator.workload import LayerOp, resize
-from adagp.schedules import Ladder, Phase, Plan, always_backprop, ladder
-from adagp.schedules.plan import Schedule
+from adagp.accelerator.resizing import resize
+from adagp.accelerator.workload import LayerOp
+from adagp.schedules import Ladder, Phase, Plan, Progressive, always_backprop
+from adagp.schedules.plan import BACKPROP
 from adagp.schedules.sources import spec
 
-EPOCH_STEPS = 60
-"""Batches that stand for an epoch. Every k + m of the ladder divides it, so the shares of phases are exact."""
+PREDICTED = Plan(Phase.GP, "predicted")
+"""A GP batch of ADA-GP's."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,11 @@ class BatchKind:
     traffic: tuple[Traffic, ...]
 
     @property
+    def label(self) -> str:
+        """Its phase, with the scale of a coarse batch: `BP@0.5`."""
+        return self.phase.value if self.scale == 1 else f"{self.phase.value}@{self.scale:g}"
+
+    @property
     def cycles(self) -> int:
         """Cycles of one such batch."""
         return sum(step.cycles for step in self.steps)
@@ -51,6 +56,10 @@ class BatchKind:
     def buffer_words(self) -> int:
         """Buffer words of one such batch."""
         return sum(layer.buffer_words for layer in self.traffic)
+
+    def energy(self, table: CostTable) -> float:
+        """Energy of its memory accesses, in the table's unit."""
+        return self.dram_words * table.dram + self.buffer_words * table.buffer
 
 
 @dataclass(frozen=True)
@@ -159,8 +168,9 @@ class Simulation(Mapping[Design, DesignRun]):
 
 def plans(schedule: Callable[[int], Plan], steps: int) -> list[tuple[Plan, int]]:
     """The distinct plans of a schedule's first steps with their counts; plans that differ in the note alone are one."""
-    # Ladders never change, and many networks share one.
-    return list(_ladder_plans(schedule, steps) if isinstance(schedule, Ladder) else _counted(schedule, steps))
+    # These never change, and many networks share one.
+    unchanging = isinstance(schedule, Ladder | Progressive)
+    return list(_counted_once(schedule, steps) if unchanging else _counted(schedule, steps))
 
 
 def _counted(schedule: Callable[[int], Plan], steps: int) -> tuple[tuple[Plan, int], ...]:
@@ -173,20 +183,7 @@ def _counted(schedule: Callable[[int], Plan], steps: int) -> tuple[tuple[Plan, i
     return tuple(found.values())
 
 
-_ladder_plans = cache(_counted)
-
-
-MOST_EPOCHS = 10_000  # their plans are counted step by step
-
-
-def paper_schedule(epochs: int) -> tuple[Schedule, int]:
-    """The paper's ladder (section 3.5), and the steps that stand for this number of epochs.
-
-    Raises:
-        ValueError: If there is no epoch.
-    """
-    require_count("epochs", epochs, MOST_EPOCHS)
-    return ladder(EPOCH_STEPS), epochs * EPOCH_STEPS
+_counted_once = cache(_counted)
 
 
 def simulate(
@@ -207,8 +204,7 @@ def simulate(
     """
     machine = machine or Machine()
     counted = plans(schedule, steps)
-    sizes = {scale: resize(ops, scale) for scale in {1.0, *(plan.scale for plan, _ in counted)}}
-    layers = {scale: network_costs(smaller, machine) for scale, smaller in sizes.items()}
+    layers = _sized_costs(ops, {1.0, *(plan.scale for plan, _ in counted)}, machine)
     return Simulation(
         {
             design: _run(design, ops, layers, [(always_backprop()(0), steps)], False, machine)
@@ -217,6 +213,27 @@ def simulate(
             for design in designs
         }
     )
+
+
+def batch_kinds(
+    ops: Sequence[LayerOp], machine: Machine | None = None, scale: float | None = None
+) -> dict[Design, tuple[BatchKind, ...]]:
+    """One batch of each kind on every design: BP, GP, and BP with samples at `scale` times their size, if given.
+
+    The predictor learns in a full BP batch and rests in a coarse one. The baseline has no GP batch.
+    """
+    machine = machine or Machine()
+    coarse = [] if scale is None else [(Plan(Phase.BP, "backprop", scale=scale), 1)]
+    layers = _sized_costs(ops, {1.0, *(plan.scale for plan, _ in coarse)}, machine)
+    predicted = {design: [] if design is Design.BASELINE else [(PREDICTED, 1)] for design in Design}
+    return {
+        design: _run(design, ops, layers, [(BACKPROP, 1), *gp, *coarse], design is not Design.BASELINE, machine).batches
+        for design, gp in predicted.items()
+    }
+
+
+def _sized_costs(ops: Sequence[LayerOp], scales: Iterable[float], machine: Machine) -> dict[float, list[LayerCosts]]:
+    return {scale: network_costs(resize(ops, scale), machine) for scale in scales}
 
 
 def learns_predictor(schedule: Callable[[int], Plan]) -> bool:

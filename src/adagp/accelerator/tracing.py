@@ -1,5 +1,7 @@
 """Tracing: the products of any module as operations of the accelerator."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
@@ -7,6 +9,7 @@ from adagp.accelerator.shapes import LayerShape, Pass
 from adagp.accelerator.workload import LayerOp
 from adagp.cost import Product, trace_forward
 from adagp.layers import kind_of
+from adagp.layers.coverage import parts_by_weight
 
 
 def trace(model: nn.Module, *inputs: Tensor) -> list[LayerOp]:
@@ -24,16 +27,17 @@ def trace(model: nn.Module, *inputs: Tensor) -> list[LayerOp]:
     """
     with torch.enable_grad():
         products = trace_forward(model, *inputs).products
-    return [_op(model, product) for product in products]
+    parts = parts_by_weight(model)
+    return [_op(model, product, parts) for product in products]
 
 
-def _op(model: nn.Module, product: Product) -> LayerOp:
+def _op(model: nn.Module, product: Product, parts: Mapping[str, str]) -> LayerOp:
     needed = {
         Pass.FORWARD: True,
         Pass.INPUT_GRAD: product.input_requires_grad,
         Pass.WEIGHT_GRAD: product.weight_requires_grad,
     }
-    name, covered = _owner(model, product)
+    name, covered = _owner(model, product, parts)
     return LayerOp(
         name,
         product.kind,
@@ -42,6 +46,7 @@ def _op(model: nn.Module, product: Product) -> LayerOp:
         covered,
         product.trains_bias,
         product.vector_words,
+        product.pooling,
     )
 
 
@@ -63,12 +68,14 @@ def _shape(product: Product) -> LayerShape:
     )
 
 
-def _owner(model: nn.Module, product: Product) -> tuple[str, bool]:
-    """The module that owns the weight, and whether it is a layer whose gradient `adagp` can supply."""
+def _owner(model: nn.Module, product: Product, parts: Mapping[str, str]) -> tuple[str, bool]:
+    """The module or part that owns the weight, and whether it is a layer whose gradient `adagp` can supply."""
     caller = product.calls[-1].module if product.calls else ""
     if product.weight is None:
         return caller, False
+    if product.weight in parts:
+        return parts[product.weight], product.weight_requires_grad
     name, _, attribute = product.weight.rpartition(".")
-    # A module can lend its weight without being called, as attention's output projection does. Its hook never fires.
+    # A module can lend its weight without being called. Its hook never fires.
     covered = attribute == "weight" and kind_of(model.get_submodule(name)) is not None and caller == name
     return name, covered and product.weight_requires_grad

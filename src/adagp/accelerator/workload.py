@@ -20,6 +20,8 @@ class LayerOp:
         covered: Whether `adagp` can supply the weight gradient.
         bias: Whether a bias is trained too.
         vector_words: Words that norms, activations, pooling and sums read between this product and the next.
+        pooling: Stride and offset of the pooling before the next product: `size` positions become `(size + offset) //
+            stride`. Empty if there is none.
     """
 
     name: str
@@ -29,6 +31,7 @@ class LayerOp:
     covered: bool = False
     bias: bool = False
     vector_words: int = 0
+    pooling: tuple[int, ...] = ()
 
     @property
     def learns(self) -> bool:
@@ -44,29 +47,6 @@ def rebatch(ops: Sequence[LayerOp], traced: int, batch: int) -> list[LayerOp]:
     """
     require_count("batch", batch)
     return [_rebatched(op, traced, batch) for op in ops]
-
-
-def resize(ops: Sequence[LayerOp], scale: float) -> list[LayerOp]:
-    """The operations of the same batch with samples at a fraction of their size.
-
-    Raises:
-        ValueError: If the network has products of two activations: attention sees tokens, not positions of an image.
-    """
-    if scale == 1:
-        return list(ops)
-    attention = next((op.name for op in ops if op.kind == "matmul"), None)
-    if attention is not None:
-        raise ValueError(
-            f"scale={scale:g}: {attention!r} multiplies activations, and coarse batches are modelled for convolutional "
-            "networks only: choose another schedule, or another network"
-        )
-    return [_resized(op, scale) for op in ops]
-
-
-def _resized(op: LayerOp, scale: float) -> LayerOp:
-    shape = op.shape.resized(scale)
-    words = op.vector_words * shape.output_words // op.shape.output_words
-    return replace(op, shape=shape, vector_words=words)
 
 
 def _rebatched(op: LayerOp, traced: int, batch: int) -> LayerOp:

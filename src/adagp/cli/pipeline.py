@@ -30,6 +30,7 @@ from adagp.schedules import Phase
 EPILOG = "Schedules of the pipeline:\n\n" + "\n".join(f"- `{name}`: {about}." for name, about in SCHEMES.items())
 PASSES_LIMIT = 100_000
 SHORTEST, LONGEST = 1e-6, 1e9
+SMALLEST_SCALE = 0.01
 _BOUNDS = f"must be 0 or from {SHORTEST:g} to {LONGEST:g} steps"
 Svg = Annotated[Path | None, typer.Option(help="Also draw it into this SVG file.")]
 Html = Annotated[Path | None, typer.Option(help="Also draw it into this HTML file, with a tooltip on every pass.")]
@@ -41,7 +42,11 @@ def pipeline_command(
     devices: Annotated[int, typer.Option(help="Devices, and as many stages.")] = 4,
     microbatches: Annotated[int, typer.Option(help="Micro-batches in a batch.")] = 4,
     phases: Annotated[
-        str, typer.Option(metavar="PHASE,...", help="Phases of the batches: BP, GP or WARMUP, such as GP,BP or 4GP,BP.")
+        str,
+        typer.Option(
+            metavar="PHASE,...",
+            help="Phases of the batches: BP, GP or WARMUP, such as GP,BP or 4GP,BP. BP@0.5 has half-size samples.",
+        ),
     ] = "BP",
     forward: Annotated[str, typer.Option(metavar="N[,N...]", help="Steps of a forward, for all stages or each.")] = "1",
     backward: Annotated[str, typer.Option(metavar="N[,N...]", help="Steps of a backward.")] = "2",
@@ -66,6 +71,7 @@ def pipeline_command(
 
     - `adagp pipeline --schedule gpipe --phases BP`: one batch by backpropagation, 21 steps.
     - `adagp pipeline --schedule chimera --phases GP,BP`: a GP batch and a BP batch, 20 steps.
+    - `adagp pipeline --schedule chimera --phases BP@0.5,BP`: a BP batch of half-size images instead, also 20 steps.
     - `adagp pipeline --schedule dapple --devices 8 --microbatches 16 --phases 4GP,BP --predictor 0.05`
     - `adagp pipeline --forward 1,2,1,1 --backward 2,4,2,2 --communication 0.5`: a slow stage, slow messages.
     - `adagp pipeline --phases GP,BP --svg pipeline.svg --trace pipeline.json`: a picture, and a trace.
@@ -75,18 +81,18 @@ def pipeline_command(
     if schedule not in SCHEMES:
         raise InputError(f"schedule '{schedule}' is unknown; choose one of {', '.join(SCHEMES)}")
     with refusals():
-        pipeline = Pipeline(schedule, devices, microbatches, _phases(phases, devices, microbatches))
+        pipeline = Pipeline(schedule, devices, microbatches, *_batches(phases, devices, microbatches))
         message = _steps("communication", communication)
         stages = _values("forward", forward), _values("backward", backward)
         timeline = simulate(pipeline, costs(devices, *stages, _values("predictor", predictor), message))
         plain = simulate(pipeline.all_bp(), costs(devices, *stages, communication=message))
-    title = f"{schedule}, {devices} devices, {microbatches} micro-batches, {_in_words(pipeline.phases)}"
+    title = f"{schedule}, {devices} devices, {microbatches} micro-batches, {_in_words(pipeline)}"
     figures = pipeline_figures(timeline, plain)
     if svg is not None:
         write_text(svg, pipeline_svg([(f"{title}: {timeline.steps:g} steps", timeline)]))
     if html is not None:
         table = Table("In figures", ("figure", "value"), list(figures.items()), text_columns=2)
-        write_text(html, pipeline_page(title, table, [(_in_words(pipeline.phases), timeline)]))
+        write_text(html, pipeline_page(title, table, [(_in_words(pipeline), timeline)]))
     if trace is not None:
         write_text(trace, json.dumps(chrome_trace(timeline)))
     if as_json:
@@ -98,21 +104,45 @@ def pipeline_command(
     print_files(picture=svg, page=html, trace=trace)
 
 
-def _phases(text: str, devices: int, microbatches: int) -> tuple[Phase, ...]:
-    """The phases of the text, in which `4GP,BP` is short for `GP,GP,GP,GP,BP`."""
-    counted: list[tuple[Phase, int]] = []
+def _batches(text: str, devices: int, microbatches: int) -> tuple[tuple[Phase, ...], tuple[float, ...]]:
+    """The phases and scales of the text, in which `4GP,BP` is short for `GP,GP,GP,GP,BP`."""
+    counted: list[tuple[Phase, float, int]] = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{0,18})\s*(BP|GP|WARMUP)\s*", part, re.IGNORECASE)
+        match = re.fullmatch(r"\s*(\d{0,18})\s*(BP|GP|WARMUP)\s*(@.*)?", part, re.IGNORECASE)
         if match is None or match[1] == "0":
             raise ValueError(f"phases: '{part}' is not BP, GP or WARMUP; give for example GP,BP or 4GP,BP")
-        counted.append((Phase(match[2].upper()), int(match[1] or 1)))
-    batches = sum(count for _, count in counted)
+        phase = Phase(match[2].upper())
+        counted.append((phase, _scale(part, phase, match[3]), int(match[1] or 1)))
+    batches = sum(count for _, _, count in counted)
     if devices * microbatches * batches > PASSES_LIMIT:
         raise ValueError(
             f"devices x microbatches x batches = {devices} x {microbatches} x {batches} would take minutes or more: at "
             f"most {PASSES_LIMIT} are simulated; phases repeat themselves, so give fewer batches, or use fewer devices"
         )
-    return tuple(phase for phase, count in counted for _ in range(count))
+    repeated = [(phase, scale) for phase, scale, count in counted for _ in range(count)]
+    phases, scales = zip(*repeated, strict=True)
+    return phases, scales
+
+
+def _scale(part: str, phase: Phase, text: str | None) -> float:
+    """The scale after the @ of a coarse batch; 1 if there is none."""
+    if text is None:
+        return 1.0
+    if phase is not Phase.BP:
+        raise ValueError(
+            f"phases: '{part}': only BP batches can be coarse, because predictions are made and learned at full size; "
+            f"give {phase.value}, or for example BP@0.5"
+        )
+    try:
+        scale = float(text[1:])
+    except ValueError:
+        scale = math.nan
+    if not SMALLEST_SCALE <= scale <= 1:
+        raise ValueError(
+            f"phases: '{part}': after the @ stands a fraction of the samples' size, from {SMALLEST_SCALE:g} to 1; "
+            "give for example BP@0.5"
+        )
+    return scale
 
 
 def _values(name: str, text: str) -> float | list[float]:
@@ -138,9 +168,9 @@ def _plain(value: float) -> float:
     return int(value) if value.is_integer() else value
 
 
-def _in_words(phases: tuple[Phase, ...]) -> str:
-    names = " ".join(phase.value for phase in phases)
-    return f"phase {names}" if len(phases) == 1 else f"phases {names}"
+def _in_words(pipeline: Pipeline) -> str:
+    names = " ".join(pipeline.labels)
+    return f"phase {names}" if len(pipeline.phases) == 1 else f"phases {names}"
 
 
 def _print_grid(title: str, timeline: Timeline) -> None:
@@ -164,7 +194,10 @@ def _print_grid(title: str, timeline: Timeline) -> None:
             line.append(text.rjust(width), style=f"#000000 on {PASSES[kind][1]}")
         console.print(line, no_wrap=True, crop=False, overflow="ignore")
     legend = Text()
+    shown = {letter(timeline, slot) for slot in timeline.slots}
     for kind, (about, colour) in PASSES.items():
+        if kind not in shown and kind.islower():
+            continue
         legend.append(f" {kind} ", style=f"#000000 on {colour}")
         legend.append(f" {about}   ")
     console.print(legend, no_wrap=True, crop=False, overflow="ignore")

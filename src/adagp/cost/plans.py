@@ -17,7 +17,7 @@ from adagp import coarse
 from adagp.cost.tracing import Call, Product, Trace, trace_forward
 from adagp.defaults import PREDICTOR_CHANNELS, PREDICTOR_GRID
 from adagp.layers import kind_of
-from adagp.layers.coverage import find_layers, uncovered_parameters
+from adagp.layers.coverage import find_layers, parts_by_weight, uncovered_parameters
 from adagp.schedules import GradientWork, Phase, Plan, ResolvedPlan, always_backprop, resolve
 
 PREDICTOR_FEATURES = PREDICTOR_GRID**2 * PREDICTOR_CHANNELS + 1
@@ -62,6 +62,7 @@ class CostModel:
         *,
         k: int = 1,
         features: int = PREDICTOR_FEATURES,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         """Copy the model's shapes; the model itself is left as it is.
 
@@ -70,9 +71,10 @@ class CostModel:
             input_shape: The shape of that tensor, batch first.
             k: Output gradients that `topk` keeps per sample and channel.
             features: Inputs of the predictor's last layer.
+            dtype: The type of the input: `torch.long` for tokens.
         """
         self._model = _on_meta(model).train()
-        self._input_shape = tuple(input_shape)
+        self._input_shape, self._dtype = tuple(input_shape), dtype
         self._k, self._features = k, features
         found, _ = find_layers(self._model, self._model.parameters())
         self._layers = {layer.name: layer for layer in found if layer.weight.requires_grad}
@@ -80,6 +82,7 @@ class CostModel:
         self._uncovered = [(module, parameter) for module, parameter in others if parameter.requires_grad]
         kinds = {name: kind_of(module) for name, module in self._model.named_modules()}
         self._kinds = {name: kind for name, kind in kinds.items() if kind is not None}
+        self._parts = parts_by_weight(self._model)
         self._known: dict[tuple[object, ...], dict[str, LayerCost]] = {}
         self._plain = self.plan_cost(always_backprop()(0))
 
@@ -118,15 +121,15 @@ class CostModel:
             parameter.requires_grad_(resolved.trains(name))
         try:
             with torch.set_grad_enabled(resolved.plan.phase is not Phase.GP):
-                trace = trace_forward(self._model, torch.empty(shape, device="meta"))
+                trace = trace_forward(self._model, torch.empty(shape, dtype=self._dtype, device="meta"))
         except ValueError as error:
             raise ValueError(f"input_shape={shape}: {error}") from error
         found: dict[str, LayerCost] = {}
-        for call, products in self._layer_calls(trace):
-            found[call.module] = found.get(call.module, LayerCost()) + LayerCost(
+        for (call, name), products in self._layer_calls(trace).items():
+            found[name] = found.get(name, LayerCost()) + LayerCost(
                 sum(product.macs for product in products),
                 sum(product.macs for product in products if product.input_requires_grad),
-                self._weight_gradient(resolved, call, sum(product.macs for product in products)),
+                self._weight_gradient(resolved, call, name, sum(product.macs for product in products)),
             )
         return found
 
@@ -134,33 +137,46 @@ class CostModel:
         """The input shape at a scale.
 
         Raises:
-            ValueError: When the input is no batch of images.
+            ValueError: When the input is no batch of images or tokens.
         """
         if scale == 1:
             return self._input_shape
+        if len(self._input_shape) == 2 and not self._dtype.is_floating_point:
+            return self._input_shape[0], coarse.size(self._input_shape[1], scale)
         if len(self._input_shape) != 4:
-            raise ValueError(f"input_shape={self._input_shape}: coarse batches are counted for images, (N, C, H, W)")
+            raise ValueError(
+                f"input_shape={self._input_shape}: coarse batches are counted for images, (N, C, H, W), and for tokens"
+            )
         return (*self._input_shape[:2], *(coarse.size(side, scale) for side in self._input_shape[2:]))
 
-    def _layer_calls(self, trace: Trace) -> list[tuple[Call, list[Product]]]:
-        """Every call of a layer with the products it makes; a product belongs to the innermost layer around it."""
-        made: dict[Call, list[Product]] = {call: [] for call in trace.calls if call.module in self._kinds}
-        for product in trace.products:
-            layer_call = next((call for call in reversed(product.calls) if call in made), None)
-            if layer_call is not None:
-                made[layer_call].append(product)
-        return list(made.items())
+    def _layer_calls(self, trace: Trace) -> dict[tuple[Call, str], list[Product]]:
+        """Every call of a layer with the products it makes; a product belongs to the innermost layer around it.
 
-    def _weight_gradient(self, resolved: ResolvedPlan, call: Call, macs: int) -> int:
+        The products of a module with several layers belong to that whose weight they have; others are nobody's.
+        """
+        modules = {name.rpartition(".")[0] for name in self._parts.values()}
+        made: dict[tuple[Call, str], list[Product]] = {
+            (call, call.module): [] for call in trace.calls if call.module in self._kinds and call.module not in modules
+        }
+        for product in trace.products:
+            if product.weight in self._parts and product.calls:
+                made.setdefault((product.calls[-1], self._parts[product.weight]), []).append(product)
+                continue
+            layer_call = next((call for call in reversed(product.calls) if (call, call.module) in made), None)
+            if layer_call is not None:
+                made[layer_call, layer_call.module].append(product)
+        return made
+
+    def _weight_gradient(self, resolved: ResolvedPlan, call: Call, name: str, macs: int) -> int:
         module, kind = self._model.get_submodule(call.module), self._kinds[call.module]
-        weight = module.weight
-        assert isinstance(weight, Tensor)
-        if call.module not in self._layers:
-            return macs if weight.requires_grad else 0
+        if name not in self._layers:
+            weight = getattr(module, "weight", None)
+            return macs if isinstance(weight, Tensor) and weight.requires_grad else 0
+        layer = self._layers[name]
         samples = call.output.shape[0] if call.output is not None and kind.has_batch(module, call.output) else 1
-        positions = max(1, macs // weight.numel() // samples)  # 1 for a weight that makes no product
-        parameters = sum(parameter.numel() for parameter in self._layers[call.module].parameters())
-        return resolved.tasks[call.module].source.macs(
+        positions = max(1, macs // layer.weight.numel() // samples)  # 1 for a weight that makes no product
+        parameters = sum(parameter.numel() for parameter in layer.parameters())
+        return resolved.tasks[name].source.macs(
             GradientWork(macs, positions, parameters, topk=self._k, features=self._features)
         )
 

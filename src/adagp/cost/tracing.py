@@ -65,6 +65,8 @@ class Product:
         weight_requires_grad: Whether training needs the gradient of the weight.
         trains_bias: Whether it adds a bias that is trained.
         vector_words: Words that norms, activations, pooling and sums read between this product and the next.
+        pooling: Stride and offset of the last pooling between this product and the next: `size` positions become
+            `(size + offset) // stride`. Empty if there is none.
     """
 
     kind: str
@@ -81,6 +83,7 @@ class Product:
     weight_requires_grad: bool = False
     trains_bias: bool = False
     vector_words: int = 0
+    pooling: tuple[int, ...] = ()
 
     @property
     def macs(self) -> int:
@@ -190,6 +193,8 @@ class _Recorder(TorchDispatchMode):
             raise ValueError(f"{packet} is a product that tracing does not know; write it with matmul or a layer")
         elif packet in VECTOR_FUNCTIONS:
             self._vector(result, args[0])
+            if packet in (aten.max_pool2d_with_indices, aten.avg_pool2d) and self.trace.products:
+                self._pooling(packet is aten.max_pool2d_with_indices, *args[1:])
         return result
 
     def _vector(self, result: Any, argument: Tensor) -> None:
@@ -199,6 +204,27 @@ class _Recorder(TorchDispatchMode):
         if products and output.is_floating_point():
             words = max(output.numel(), argument.numel())
             products[-1] = replace(products[-1], vector_words=products[-1].vector_words + words)
+
+    def _pooling(
+        self,
+        of_maxima: bool,
+        window: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        *rest: Any,
+    ) -> None:
+        """Note a pooling that is the same along both axes; of maxima, a dilation comes before the rounding."""
+        dilation = _per_axis(rest[0], 2) if of_maxima and rest else (1, 1)
+        rounds_up = any(rest[1:2] if of_maxima else rest[:1])
+        steps = _per_axis(stride or window, 2)
+        reaches = [near * (taps - 1) + 1 for near, taps in zip(dilation, _per_axis(window, 2), strict=True)]
+        offsets = {
+            step * (1 + rounds_up) - rounds_up + 2 * pad - reach
+            for step, pad, reach in zip(steps, _per_axis(padding, 2), reaches, strict=True)
+        }
+        if len({*steps}) == len(offsets) == 1 and steps[0] > 1:
+            products = self.trace.products
+            products[-1] = replace(products[-1], pooling=(steps[0], *offsets))
 
     def _convolution(
         self,

@@ -18,20 +18,21 @@ from adagp.accelerator import (
 from adagp.accelerator.search import BestArray
 from adagp.accelerator.sweep import Point
 from adagp.report.table import Table
-from adagp.schedules import Phase
 
 ADAGP = (Design.LOW, Design.EFFICIENT, Design.MAX)
 Record = dict[str, Any]
 _SPEED_UPS = tuple(f"x {design.value}" for design in ADAGP)
 
 
-def assumptions(machine: Machine, batch: int | None = None, epochs: int | None = None) -> tuple[str, ...]:
+def assumptions(
+    machine: Machine, batch: int | None = None, epochs: int | None = None, schedule: str = "the paper's ladder"
+) -> tuple[str, ...]:
     """Everything a figure depends on, in a few lines; a batch or epochs that vary are left out."""
     array, second, predictor = machine.array, machine.second_array, machine.predictor
     several = "s" if predictor.channels > 1 else ""
     scale = [
         *([f"batch {batch}"] if batch is not None else []),
-        *([f"{epochs} epochs of the paper's ladder ({EPOCH_STEPS} batches stand for one)"] if epochs else []),
+        *([f"{epochs} epochs of {schedule} ({EPOCH_STEPS} batches stand for one)"] if epochs else []),
         f"predictor {predictor.grid}x{predictor.grid} and {predictor.channels} channel{several}",
     ]
     bandwidth = f"{machine.dram_words_per_cycle} words a cycle"
@@ -58,19 +59,14 @@ def design_table(title: str, simulation: Simulation, table: CostTable, batches: 
             design.value,
             short(run.batch_cycles * batches),
             f"{simulation.speed_up(design):.3f}",
-            *(_batch_cycles(run, phase) for phase in (Phase.BP, Phase.GP)),
             short(run.dram_words / run.count * batches),
             short(run.energy(table) / run.count * batches),
             f"{100 * simulation.energy_saved(design, table):.1f}",
         )
         for design, run in simulation.items()
     ]
-    columns = ("design", "cycles", "speed-up", "BP batch", "GP batch", "DRAM words", "energy", "saved %")
+    columns = ("design", "cycles", "speed-up", "DRAM words", "energy", "saved %")
     return Table(title, columns, rows, (f"of {batches:,} batches", *notes))
-
-
-def _batch_cycles(run: DesignRun, phase: Phase) -> str:
-    return next((short(batch.cycles) for batch in run.batches if batch.phase is phase), "-")
 
 
 def layer_table(simulation: Simulation, table: CostTable) -> Table:
@@ -220,6 +216,7 @@ def _phases(run: DesignRun) -> list[Record]:
     return [
         {
             "phase": batch.phase.value,
+            "scale": batch.scale,
             "share": batch.count / run.count,
             "batch_cycles": batch.cycles,
             "batch_dram_words": batch.dram_words,

@@ -1,6 +1,7 @@
 """Pictures of the accelerator model: timelines, layers, speed-ups, sweeps."""
 
 from collections.abc import Mapping, Sequence
+from math import nan
 from typing import Any
 
 from adagp.accelerator import Design, Simulation, Step
@@ -18,6 +19,7 @@ COLOURS = {
 }
 _PHASES = {Phase.WARMUP: ("warm-up", "#999999"), Phase.BP: ("BP", "#56B4E9"), Phase.GP: ("GP", "#E69F00")}
 _FORWARD, _BACKWARD, _PREDICTOR, _LOAD = "#56B4E9", "#0072B2", "#E69F00", "#999999"
+_OURS = {"coarse": ("half-size BP for GP (ours)", "#009E73"), "progressive": ("progressive (ours)", "#CC79A7")}
 NAMES = {Design.BASELINE: "Baseline", Design.LOW: "LOW", Design.EFFICIENT: "Efficient", Design.MAX: "MAX"}
 
 
@@ -32,7 +34,7 @@ _TIMELINES = (
 def timeline_picture(simulation: Simulation, title: str, file_format: str = "png") -> bytes:
     """One panel per kind of batch, as figures 7 to 9: a row per layer, bars where it or its predictor runs."""
     panels = {
-        f"{NAMES[design]}, {phase.value} batch": batch.steps
+        f"{NAMES[design]}, {batch.label} batch": batch.steps
         for design, phase in _TIMELINES
         for batch in simulation[design].batches
         if batch.phase is phase
@@ -109,37 +111,49 @@ def layers_picture(simulation: Simulation, design: Design, title: str, file_form
     return _titled(figure, title, file_format)
 
 
+Bars = Mapping[str, Mapping[str, Mapping[str, float | None]]]
+"""The height of each bar, by panel, network and design or method; None: no bar."""
+
+
 def bars_picture(
-    groups: Mapping[str, Mapping[str, Mapping[str, float]]],
+    groups: Bars,
     title: str,
     up: str,
     lines: Mapping[str, float] | None = None,
     file_format: str = "png",
+    ours: Bars | None = None,
 ) -> bytes:
-    """Grouped bars, as figures 17 to 19 and 21: a panel per data set, a group per network, a bar per design.
+    """Grouped bars, as figures 17 to 21: a panel per data set or scheme, a group per network, a bar per design.
 
     Args:
-        groups: The height of each bar, by panel, network and design.
+        groups: Heights by design.
         title: The title of the figure.
         up: The label of the heights.
-        lines: The paper's average for MAX in each panel, drawn across.
+        lines: The paper's average in each panel, drawn across.
         file_format: `png` or `svg`.
+        ours: Heights by method of what is not in the paper, hatched.
     """
     figure, axes = figure_with(11, 0.8 + 2.4 * len(groups), len(groups))
     for panel, (name, networks) in zip(axes, groups.items(), strict=True):
-        designs = list(next(iter(networks.values())))
-        width = 0.8 / len(designs)
-        for turn, design in enumerate(designs):
-            places = [place + (turn - (len(designs) - 1) / 2) * width for place in range(len(networks))]
-            heights = [values[design] for values in networks.values()]
-            panel.bar(places, heights, 0.95 * width, color=COLOURS[Design(design)], label=NAMES[Design(design)])
+        added = ours[name] if ours else {model: {} for model in networks}
+        series = [
+            *((design, NAMES[Design(design)], COLOURS[Design(design)]) for design in next(iter(networks.values()))),
+            *((method, *_OURS[method]) for method in next(iter(added.values()))),
+        ]
+        width = 0.8 / len(series)
+        for turn, (key, label, colour) in enumerate(series):
+            places = [place + (turn - (len(series) - 1) / 2) * width for place in range(len(networks))]
+            known = ({**networks[model], **added[model]}[key] for model in networks)
+            heights = [nan if height is None else height for height in known]
+            hatch = "///" if key in _OURS else ""
+            panel.bar(places, heights, 0.95 * width, color=colour, label=label, hatch=hatch, edgecolor="#ffffff")
         if lines and name in lines:
             panel.axhline(
                 lines[name], color="#D55E00", linewidth=1.2, linestyle="--", label=f"paper's average {lines[name]}"
             )
         panel.set_xticks(range(len(networks)), list(networks), rotation=30, ha="right", fontsize=8)
         above = {"loc": "lower right", "bbox_to_anchor": (1, 1)}
-        panel.legend(fontsize=8, frameon=False, ncols=len(designs) + 1, **above)
+        panel.legend(fontsize=8, frameon=False, ncols=len(series) + 1, **above)
         dress(panel, name, "", up)
     return _titled(figure, title, file_format)
 

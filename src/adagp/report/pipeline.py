@@ -11,21 +11,29 @@ from adagp.accelerator.pipeline import Slot, Timeline
 from adagp.report.html import document, table_html
 from adagp.report.table import Table
 
-PASSES = {"F": ("forward, BP", "#56B4E9"), "B": ("backward, BP", "#E69F00"), "G": ("forward and update, GP", "#009E73")}
+PASSES = {
+    "F": ("forward, BP", "#56B4E9"),
+    "B": ("backward, BP", "#E69F00"),
+    "G": ("forward and update, GP", "#009E73"),
+    "f": ("forward, coarse BP", "#F0E442"),
+    "b": ("backward, coarse BP", "#CC79A7"),
+}
 """Letter, meaning and colour of a pass, from Okabe and Ito's colour-blind safe palette."""
 
 STEP_MICROSECONDS = 1000
 """Trace viewers show seconds, not steps: a step is shown as a millisecond."""
 
 _NARROWEST, _WIDEST, _ROW, _LEFT, _GAP, _LEGEND = 26, 1600, 26, 76, 44, 190  # pixels
+_SHORTEST = 1e-6  # steps of a pass that a grid can show
 _TEXT = 'font-family="system-ui, sans-serif" font-size="12" fill="#222"'
 
 
 def letter(timeline: Timeline, slot: Slot) -> str:
     """The kind of pass in a slot, a key of `PASSES`."""
-    if slot.task.backward:
-        return "B"
-    return "F" if timeline.pipeline.has_backward(slot.task.batch) else "G"
+    if not timeline.pipeline.has_backward(slot.task.batch):
+        return "G"
+    kind = "B" if slot.task.backward else "F"
+    return kind if timeline.pipeline.scale_of(slot.task.batch) == 1 else kind.lower()
 
 
 def number(timeline: Timeline, slot: Slot) -> int:
@@ -48,6 +56,8 @@ class PipelineGrid:
 
 def pipeline_grid(timeline: Timeline, most_columns: int = 150) -> PipelineGrid | None:
     """The coarsest grid that shows every start and end; None if it needs more than `most_columns`."""
+    if min(slot.end - slot.start for slot in timeline.slots) < _SHORTEST:
+        return None
     times = {_exact(time) for slot in timeline.slots for time in (slot.start, slot.end)}
     common = math.lcm(*(time.denominator for time in times))
     column = Fraction(math.gcd(*(int(time * common) for time in times)), common)
@@ -63,7 +73,7 @@ def pipeline_grid(timeline: Timeline, most_columns: int = 150) -> PipelineGrid |
 
 def _exact(time: float) -> Fraction:
     """A time as a short fraction, so that sums of 0.1 are exact multiples of it."""
-    return Fraction(time).limit_denominator(10**6)
+    return Fraction(time).limit_denominator(round(1 / _SHORTEST))
 
 
 def pipeline_svg(panels: Sequence[tuple[str, Timeline]]) -> str:
@@ -167,7 +177,7 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
             "ts": slot.start * STEP_MICROSECONDS,
             "dur": (slot.end - slot.start) * STEP_MICROSECONDS,
             "args": {
-                "phase": pipeline.phases[slot.task.batch].value,
+                "phase": pipeline.labels[slot.task.batch],
                 "batch": slot.task.batch,
                 "micro_batch": slot.task.micro_batch,
                 "stage": slot.task.stage,
@@ -184,6 +194,7 @@ def pipeline_figures(timeline: Timeline, plain: Timeline) -> dict[str, str]:
         "steps": f"{timeline.steps:g}",
         "all BP, without a predictor": f"{plain.steps:g} steps, so the speed-up is {plain.steps / timeline.steps:.3f}",
         "devices at work": f"{100 * timeline.busy:.1f} % of the time",
+        "bubbles": f"{timeline.bubbles:g} of {timeline.steps * timeline.pipeline.devices:g} device steps",
         "activations held at most": f"{', '.join(map(str, timeline.held))} micro-batches on devices 0 to "
         f"{len(timeline.held) - 1}",
     }
@@ -197,10 +208,12 @@ def pipeline_record(timeline: Timeline, plain: Timeline) -> dict[str, Any]:
         "devices": pipeline.devices,
         "microbatches": pipeline.microbatches,
         "phases": [phase.value for phase in pipeline.phases],
+        "scales": [pipeline.scale_of(batch) for batch in range(len(pipeline.phases))],
         "steps": timeline.steps,
         "all_bp_steps": plain.steps,
         "speed_up": plain.steps / timeline.steps,
         "busy": timeline.busy,
+        "bubbles": timeline.bubbles,
         "held": timeline.held,
         "tasks": [
             {
@@ -208,6 +221,7 @@ def pipeline_record(timeline: Timeline, plain: Timeline) -> dict[str, Any]:
                 "stage": slot.task.stage,
                 "pass": "backward" if slot.task.backward else "forward",
                 "phase": pipeline.phases[slot.task.batch].value,
+                "scale": pipeline.scale_of(slot.task.batch),
                 "batch": slot.task.batch,
                 "micro_batch": slot.task.micro_batch,
                 "start": slot.start,

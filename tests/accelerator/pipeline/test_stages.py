@@ -9,6 +9,7 @@ from adagp.accelerator import Design, Machine, backward_cycles, batch_tasks, for
 from adagp.accelerator.pipeline import SCHEMES, Costs, Pipeline, costs, phases_of, simulate
 from adagp.accelerator.pipeline.stages import balanced_cuts, stages
 from adagp.accelerator.pipeline.training import training_steps
+from adagp.accelerator.resizing import resize
 from adagp.schedules import always_backprop
 
 BP, GP, WARMUP = Phase.BP, Phase.GP, Phase.WARMUP
@@ -66,6 +67,21 @@ def test_the_predictor_adds_its_cycles_to_every_stage():
     assert beside.cuts == reloaded.cuts == staged.cuts
     for fast, middle, slow in zip(*(one.predicting.bp_backward for one in (beside, staged, reloaded)), strict=True):
         assert fast <= middle < slow
+
+
+def test_coarse_stages_are_those_of_the_smaller_network_at_the_same_cuts():
+    machine = Machine()
+    ops = network("densenet121", "imagenet", 4)
+    staged = stages(ops, 4, Design.MAX, machine, scale=0.5)
+    smaller = resize(ops, 0.5)
+    tasks = batch_tasks(smaller, always_backprop()(0), learning=False)
+    layers = list(zip(network_costs(smaller, machine), tasks, strict=True))
+    for stage, (start, end) in enumerate(pairwise(staged.cuts)):
+        assert staged.coarse.bp_forward[stage] == sum(forward_cycles(*each, machine) for each in layers[start:end])
+        assert staged.coarse.bp_backward[stage] == sum(backward_cycles(*each, machine) for each in layers[start:end])
+    full = stages(ops, 4, Design.MAX, machine)
+    assert full.coarse is None
+    assert (full.cuts, full.plain, full.predicting) == (staged.cuts, staged.plain, staged.predicting)
 
 
 def test_a_baseline_has_no_predictor_to_pipeline():

@@ -1,7 +1,7 @@
 """The durations of a pipeline's tasks."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from adagp.accelerator.pipeline.tasks import Pipeline, Task
 
@@ -18,12 +18,15 @@ class Costs:
         bp_backward: Backward of each stage: both gradients and the predictor's learning.
         gp_forward: Forward of each stage in a GP batch.
         communication: Time of a message from one device to another; devices keep working meanwhile.
+        plain: Costs without the predictor, by scale: it rests in coarse batches. A scale that is missing takes its
+            square of scale 1, since work goes with the positions of an image; scale 1 is by default these costs.
     """
 
     bp_forward: tuple[float, ...]
     bp_backward: tuple[float, ...]
     gp_forward: tuple[float, ...]
     communication: float = 0
+    plain: Mapping[float, "Costs"] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse times that are not positive or not finite."""
@@ -35,15 +38,26 @@ class Costs:
 
     def of(self, task: Task, pipeline: Pipeline) -> float:
         """How long a task takes."""
-        forward = self.bp_forward if pipeline.has_backward(task.batch) else self.gp_forward
-        full = (self.bp_backward if task.backward else forward)[task.stage]
-        return full * pipeline.work(task.batch) if pipeline.scales else full
+        scale, exact = pipeline.scale_of(task.batch), pipeline.has_backward(task.batch)
+        if scale == 1:
+            return self._full(task, exact)
+        if not exact:
+            return scale**2 * self._full(task, exact)
+        if scale in self.plain:
+            return self.plain[scale]._full(task, exact)
+        return scale**2 * self.plain.get(1.0, self)._full(task, exact)
+
+    def _full(self, task: Task, exact: bool) -> float:
+        forward = self.bp_forward if exact else self.gp_forward
+        return (self.bp_backward if task.backward else forward)[task.stage]
 
     def check(self, devices: int) -> None:
         """Refuse costs whose number of stages differs from the number of devices."""
         for name in ("bp_forward", "bp_backward", "gp_forward"):
             if len(getattr(self, name)) != devices:
                 raise ValueError(f"{name}: has {len(getattr(self, name))} stages for {devices} devices; give one each")
+        for costs_at_scale in self.plain.values():
+            costs_at_scale.check(devices)
 
 
 def costs(
@@ -55,8 +69,8 @@ def costs(
 ) -> Costs:
     """Costs as ADA-GP counts them (sections 3.7 and 6.5): a step is a forward, a backward takes two.
 
-    The predictor adds `predictor` (the paper's alpha) to every forward and twice that to every backward. All but
-    `communication` may be given per stage.
+    The predictor adds `predictor` (the paper's alpha) to every forward and twice that to every backward, but not to
+    those of coarse batches. All but `communication` may be given per stage.
     """
     ahead, back, alpha = (
         _per_stage(name, value, devices)
@@ -69,7 +83,8 @@ def costs(
         raise ValueError(f"predictor={predictor}: must be 0 or more, and finite: at most 1e15")
     with_predictor = tuple(value + extra for value, extra in zip(ahead, alpha, strict=True))
     learning = tuple(value + 2 * extra for value, extra in zip(back, alpha, strict=True))
-    return Costs(with_predictor, learning, with_predictor, communication)
+    plain = {1.0: Costs(ahead, back, ahead)} if any(alpha) else {}
+    return Costs(with_predictor, learning, with_predictor, communication, plain)
 
 
 def _per_stage(name: str, value: float | Sequence[float], devices: int) -> tuple[float, ...]:

@@ -9,10 +9,12 @@ from adagp.accelerator.designs import BACKWARD, FORWARD, Design, batch_steps
 from adagp.accelerator.layer_costs import LayerCosts, network_costs
 from adagp.accelerator.machine import Machine
 from adagp.accelerator.pipeline.costs import Costs
+from adagp.accelerator.resizing import resize
+from adagp.accelerator.simulation import PREDICTED
 from adagp.accelerator.workload import LayerOp
-from adagp.schedules.plan import BACKPROP, Phase, Plan
+from adagp.schedules.plan import BACKPROP
 
-_PREDICTED = Plan(Phase.GP, "predicted")
+_Times = tuple[tuple[int, ...], tuple[int, ...]]  # cycles of each stage's forward and backward
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,13 @@ class StagePartition:
         cuts: The first layer of each stage, and the number of layers.
         plain: Cycles of a micro-batch by plain backpropagation.
         predicting: Cycles of a micro-batch with the predictor, in BP, where it learns, and in GP.
+        coarse: Cycles of a micro-batch of smaller samples by plain backpropagation; None if no scale was given.
     """
 
     cuts: tuple[int, ...]
     plain: Costs
     predicting: Costs
+    coarse: Costs | None = None
 
     @property
     def imbalance(self) -> float:
@@ -36,7 +40,9 @@ class StagePartition:
         return max(stages) * len(stages) / sum(stages)
 
 
-def stages(ops: Sequence[LayerOp], devices: int, design: Design, machine: Machine) -> StagePartition:
+def stages(
+    ops: Sequence[LayerOp], devices: int, design: Design, machine: Machine, scale: float | None = None
+) -> StagePartition:
     """Cut a network into as many stages as devices, and give their cycles on a design.
 
     Layers stay in the order of the forward, and each belongs to one stage. The longest stage is as short as possible,
@@ -48,6 +54,11 @@ def stages(ops: Sequence[LayerOp], devices: int, design: Design, machine: Machin
         devices: The number of stages.
         design: The design of every device; it is compared with BASELINE.
         machine: The machine of every device.
+        scale: The fraction of their size that samples have in coarse batches. The cuts are those of full samples.
+
+    Raises:
+        ValueError: If the design has no predictor, there are fewer layers than devices, or the network cannot take
+            samples of that scale.
     """
     if design is Design.BASELINE:
         raise ValueError("design=baseline: has no predictor; choose low, efficient or max")
@@ -56,15 +67,19 @@ def stages(ops: Sequence[LayerOp], devices: int, design: Design, machine: Machin
     alone = [sum(_cycles(Design.BASELINE, [layer], [task], machine)) for layer, task in zip(layers, exact, strict=True)]
     cuts = balanced_cuts(alone, devices)
 
-    def per_stage(on: Design, tasks: Sequence[ArrayTask]) -> list[tuple[int, int]]:
-        return [_cycles(on, layers[start:end], tasks[start:end], machine) for start, end in pairwise(cuts)]
+    def per_stage(on: Design, tasks: Sequence[ArrayTask], costs: Sequence[LayerCosts]) -> _Times:
+        cycles = [_cycles(on, costs[start:end], tasks[start:end], machine) for start, end in pairwise(cuts)]
+        forward, backward = zip(*cycles, strict=True)
+        return forward, backward
 
-    plain_forward, plain_backward = zip(*per_stage(Design.BASELINE, exact), strict=True)
-    forward, backward = zip(*per_stage(design, batch_tasks(ops, BACKPROP, learning=True)), strict=True)
-    predicted = tuple(ahead for ahead, _ in per_stage(design, batch_tasks(ops, _PREDICTED, learning=True)))
-    return StagePartition(
-        cuts, Costs(plain_forward, plain_backward, plain_forward), Costs(forward, backward, predicted)
-    )
+    plain = per_stage(Design.BASELINE, exact, layers)
+    learning = per_stage(design, batch_tasks(ops, BACKPROP, learning=True), layers)
+    predicted, _ = per_stage(design, batch_tasks(ops, PREDICTED, learning=True), layers)
+    coarse = None
+    if scale is not None:
+        forward, backward = per_stage(Design.BASELINE, exact, network_costs(resize(ops, scale), machine))
+        coarse = Costs(forward, backward, forward)
+    return StagePartition(cuts, Costs(*plain, plain[0]), Costs(*learning, predicted), coarse)
 
 
 def _cycles(
@@ -78,7 +93,7 @@ def _cycles(
     )
 
 
-def balanced_cuts(costs: Sequence[int], parts: int) -> tuple[int, ...]:
+def balanced_cuts(costs: Sequence[float], parts: int) -> tuple[int, ...]:
     """The `parts` + 1 places at which to cut a row of costs so that the largest part is smallest.
 
     Raises:

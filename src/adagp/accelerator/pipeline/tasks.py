@@ -82,9 +82,18 @@ class Pipeline:
         """The same batches by plain backpropagation, the reference of a speed-up."""
         return replace(self, phases=(Phase.BP,) * len(self.phases), scales=())
 
-    def work(self, batch: int) -> float:
-        """The work of a batch, that of full samples being 1: it goes with the positions of an image."""
-        return self.scales[batch] ** 2 if self.scales else 1.0
+    def scale_of(self, batch: int) -> float:
+        """The fraction of their size that the samples of a batch have."""
+        return self.scales[batch] if self.scales else 1.0
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The phase of each batch, with the scale of a coarse one: `BP@0.5`."""
+        scales = self.scales or (1.0,) * len(self.phases)
+        return tuple(
+            phase.value if scale == 1 else f"{phase.value}@{scale:g}"
+            for phase, scale in zip(self.phases, scales, strict=True)
+        )
 
     def has_backward(self, batch: int) -> bool:
         """Whether a batch has a backward; GP batches have none."""

@@ -54,6 +54,11 @@ class Timeline:
         return sum(slot.end - slot.start for slot in self.slots) / (self.steps * self.pipeline.devices)
 
     @property
+    def bubbles(self) -> float:
+        """The time that devices are idle, of all devices together."""
+        return self.steps * self.pipeline.devices - sum(slot.end - slot.start for slot in self.slots)
+
+    @property
     def held(self) -> tuple[int, ...]:
         """For each device, the largest number of micro-batches whose activations it holds for a later backward."""
         return tuple(self._most_held(row) for row in self.devices)

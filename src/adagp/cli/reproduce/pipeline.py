@@ -11,6 +11,7 @@ from adagp.cli import options
 from adagp.cli.common import (
     InputError,
     check_folders,
+    check_pictures,
     command,
     print_files,
     print_json,
@@ -22,8 +23,10 @@ from adagp.cli.common import (
 from adagp.cli.display import Display
 from adagp.cli.machine_options import DEFAULTS, Dataflow
 from adagp.cli.pipeline import Html, Svg
+from adagp.files import write_bytes
 from adagp.report.pipeline import pipeline_page, pipeline_svg
-from adagp.reproduce.figure20 import PAPER, bars, bars_tables
+from adagp.report.plot import picture_format
+from adagp.reproduce.figure20 import PAPER, bars, bars_tables, picture_bars
 from adagp.reproduce.pipeline import SCHEMES, figure_table, panels
 
 DESIGNS = [design.value for design in Design if design is not Design.BASELINE]
@@ -69,6 +72,7 @@ def fig20_command(
     ] = DEFAULTS.epochs,
     design: Annotated[str, typer.Option(help=f"One of {', '.join(DESIGNS)}.")] = Design.MAX.value,
     dataflow: Dataflow = DEFAULTS.dataflow,
+    picture: options.Picture = None,
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -79,15 +83,24 @@ def fig20_command(
     Try:
 
     - `adagp reproduce fig20`: the paper's case, and the whole training.
+    - `adagp reproduce fig20 --picture fig20.png`: the speed-ups as bars; those of coarse batches are hatched.
     - `adagp reproduce fig20 --design efficient --batch 512`: the predictor on the same array, larger micro-batches.
     """
     del debug
+    check_pictures(picture)
     if design not in DESIGNS:
         raise InputError(f"design '{design}' is unknown; choose one of {', '.join(DESIGNS)}")
     chosen = Design(design)
     with refusals(), Display(as_json) as display:
         setting = Setting(batch, epochs, Machine(dataflow=dataflow))
         found = bars(setting, chosen, display.on_message)
+    if picture is not None:
+        from adagp.report.accelerator_plots import bars_picture
+
+        title = f"Figure 20: speed-up of a cheap and a BP batch of {batch}, {dataflow}; progressive: {epochs} epochs"
+        paper, ours = picture_bars(found, chosen)
+        means = {scheme: mean for scheme, (_, mean) in PAPER.items()}
+        write_bytes(picture, bars_picture(paper, title, "speed-up", means, picture_format(picture), ours))
     if as_json:
         print_json(
             {

@@ -1,0 +1,77 @@
+"""Not in the papers: what their accelerator gains if its cheap batches are BP batches of half-size images."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from statistics import fmean
+
+from adagp.accelerator import CNNS, IMAGE_SETS, Design, Setting, Simulation, network, simulate
+from adagp.report.accelerator import assumptions
+from adagp.report.batch_kinds import schedule_words
+from adagp.report.table import Table
+
+METHODS = ("coarse", "progressive")
+"""The coarse batches in the ladder's GP slots, and small images first."""
+Figure = Callable[[Simulation, Design], float]
+Gains = Mapping[str, Mapping[str, Mapping[str, float | None]]]
+"""A figure of each of `METHODS`, by data set and network; None where the network cannot take smaller images."""
+ANY_DESIGN = Design.EFFICIENT  # without a predictor all are alike
+
+
+def gains(setting: Setting, figure: Figure, tell: Callable[[str], None] = lambda text: None) -> Gains:
+    """A figure of the thirteen CNNs on the three data sets by coarse batches."""
+    found = {}
+    for data in IMAGE_SETS:
+        tell(f"simulating coarse batches of {len(CNNS)} networks on {data} under {setting.machine.dataflow}")
+        found[data] = {
+            model: {method: _gain(model, data, replace(setting, method=method), figure) for method in METHODS}
+            for model in CNNS
+        }
+    return found
+
+
+def _gain(model: str, data: str, setting: Setting, figure: Figure) -> float | None:
+    ops = network(model, data, setting.batch)
+    try:
+        found = simulate(ops, *setting.schedule(), setting.machine, (Design.BASELINE, ANY_DESIGN))
+    except ValueError as error:
+        if str(error).startswith("scale="):
+            return None
+        raise
+    return figure(found, ANY_DESIGN)
+
+
+def gains_table(title: str, paper: Gains, design: Design, found: Gains, setting: Setting, digits: int = 3) -> Table:
+    """Coarse batches beside a design of the paper's, with averages over the networks that can take them."""
+    rows = []
+    for model in CNNS:
+        cells: list[str] = []
+        for data in IMAGE_SETS:
+            figures = [paper[data][model][design.value], *(found[data][model][method] for method in METHODS)]
+            cells += ["-" if figure is None else f"{figure:.{digits}f}" for figure in figures]
+        rows.append((model, *cells))
+    average: list[str] = []
+    for data in IMAGE_SETS:
+        able = [model for model in CNNS if None not in found[data][model].values()]
+        columns = [(paper, design.value), *((found, method) for method in METHODS)]
+        average += [
+            f"{fmean(grid[data][model][column] or 0.0 for model in able):.{digits}f}" for grid, column in columns
+        ]
+    return Table(
+        title,
+        ("network", *(f"{data} {column}" for data in IMAGE_SETS for column in (f"GP, {design.value}", *METHODS))),
+        [*rows, ("average of those that can", *average)],
+        (
+            *method_notes(setting),
+            "without a predictor: the same on every design, the baseline included",
+            "-: the network cannot take smaller images",
+            *assumptions(setting.machine, setting.batch),
+        ),
+    )
+
+
+def method_notes(setting: Setting) -> tuple[str, ...]:
+    """What the trainings of `METHODS` consist of."""
+    return tuple(
+        f"{method}: {setting.epochs} epochs of {schedule_words(method, setting.scale, setting.levels)}"
+        for method in METHODS
+    )
