@@ -38,6 +38,12 @@ def test_memory_order_and_bytes_are_kept() -> None:
     assert coarse.images(pixels, 0.5).dtype == torch.uint8
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_means_of_short_floats_are_rounded_once(dtype: torch.dtype) -> None:
+    batch = torch.randn(2, 3, 16, 16).to(dtype)
+    assert torch.equal(coarse.images(batch, 0.5), coarse.images(batch.float(), 0.5).to(dtype))
+
+
 @pytest.mark.parametrize(
     ("pixels", "scale", "multiple", "found"), [(416, 0.5, 32, 192), (96, 0.5, 32, 64), (7, 0.1, 1, 1)]
 )

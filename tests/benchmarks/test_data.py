@@ -23,4 +23,8 @@ def test_the_command_measures_loading_beside_training_and_says_whether_the_budge
     found = json.loads(done.stdout)
     assert found["share"] == found["load_ms"] / found["train_ms"] > 0
     assert found["decode_ms"] > 0
+    assert len(found["coarse"]) == 2
+    for figures in found["coarse"].values():
+        assert set(figures) == {"full_ms", "half_ms", "averaged_ms", "half_ratio", "averaged_ratio"}
+        assert all(figure > 0 for figure in figures.values())
     assert (done.returncode == 0) == (found["over_budget"] == [])

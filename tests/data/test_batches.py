@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from adagp import data, models
+from adagp import coarse, data, models
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 
@@ -108,19 +108,14 @@ def test_augmentation_equals_cropping_and_flipping_one_image_at_a_time() -> None
     images = _noise(64, 8).images
     out = data.Augment(padding=2, flip=True)(images, torch.Generator().manual_seed(3))
     padded = nn.functional.pad(images, (2, 2, 2, 2))
-    seen: set[tuple[int, int, bool]] = set()
-    for image, result in zip(padded, out, strict=True):
-        variants = {
-            (y, x, flip): image[:, y : y + 8, x : x + 8].flip(2) if flip else image[:, y : y + 8, x : x + 8]
-            for y in range(5)
-            for x in range(5)
-            for flip in (False, True)
-        }
-        matches = [key for key, variant in variants.items() if torch.equal(variant, result)]
-        assert len(matches) == 1
-        seen.update(matches)
-    assert {y for y, _, _ in seen} == {x for _, x, _ in seen} == set(range(5))  # every shift occurs
-    assert {flip for _, _, flip in seen} == {False, True}
+    generator = torch.Generator().manual_seed(3)
+    down, right = torch.randint(0, 5, (2, 64), generator=generator).tolist()
+    mirrored = (torch.rand(64, generator=generator) < 0.5).tolist()
+    for image, result, y, x, mirror in zip(padded, out, down, right, mirrored, strict=True):
+        crop = image[:, y : y + 8, x : x + 8]
+        assert torch.equal(result, crop.flip(2) if mirror else crop)
+    assert set(down) == set(right) == set(range(5))  # every shift occurs
+    assert set(mirrored) == {False, True}
 
 
 def test_augmentation_off_changes_nothing_and_differs_by_batch_and_epoch() -> None:
@@ -132,6 +127,56 @@ def test_augmentation_off_changes_nothing_and_differs_by_batch_and_epoch() -> No
     third = next(iter(batches.epoch(1)))[0]
     assert not torch.equal(first, second)
     assert not torch.equal(first, third)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    count=st.integers(1, 20),
+    size=st.integers(2, 24),
+    scales=st.lists(st.sampled_from([0.25, 0.5, 0.625, 0.75, 1.0]), min_size=5, max_size=5),
+    padding=st.integers(0, 4),
+    flip=st.booleans(),
+    epoch=st.integers(0, 1000),
+)
+def test_a_coarse_batch_is_the_full_one_averaged_afterwards(
+    count: int, size: int, scales: list[float], padding: int, flip: bool, epoch: int
+) -> None:
+    batches = _batches(_noise(count, size), 4, augment=data.Augment(padding, flip))
+    found = list(batches.epoch(epoch, scale_of=scales.__getitem__))
+    assert len(found) == len(batches)
+    for (images, labels), (full, its_labels), scale in zip(found, batches.epoch(epoch), scales, strict=False):
+        torch.testing.assert_close(images, coarse.images(full, scale), rtol=0, atol=3e-6)
+        assert images.is_contiguous()
+        assert torch.equal(labels, its_labels)
+
+
+def test_scales_of_images_in_memory_are_asked_for_when_a_batch_is_due() -> None:
+    asked: list[int] = []
+    batches = _batches(_split(10), 2)
+    for done, _ in enumerate(batches.epoch(0, 1, lambda batch: asked.append(batch) or 0.5), 1):  # type: ignore[func-returns-value]
+        assert asked == list(range(1, done + 1))
+    assert asked == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_small_images_are_augmented_as_the_large_ones_of_the_same_random_numbers(flip: bool) -> None:
+    small = _noise(200, 8).images
+    large = small.repeat_interleave(2, 2).repeat_interleave(2, 3)
+    augment = data.Augment(padding=3, flip=flip)
+    out = augment(small, torch.Generator().manual_seed(3), 0.5).float()
+    expected = coarse.images(augment(large, torch.Generator().manual_seed(3)).float(), 0.5)
+    shift = torch.randint(0, 7, (2, 200), generator=torch.Generator().manual_seed(3)) - 3
+    even = (shift % 2 == 0).all(0)
+    assert 20 < even.sum() < 100
+    assert torch.equal(out[even], expected[even])
+    # An odd shift moves a small image by half a pixel: the large one is the mean of two whole shifts, out is one.
+    padded = nn.functional.pad(small, (2, 2, 2, 2)).float()
+    crops = torch.stack([padded[:, :, y : y + 8, x : x + 8] for y in range(5) for x in range(5)])
+    crops = torch.cat((crops, crops.flip(4))) if flip else crops
+    assert (crops == out).flatten(2).all(2).any(0).all()
+    # Half a pixel along both axes is the furthest; any other crop of noise is further than that.
+    distance = (crops - expected).abs().flatten(2).mean(2)
+    assert ((out - expected).abs().flatten(1).mean(1) <= distance.sort(0).values[3] + 1e-3).all()
 
 
 def test_limit_takes_the_first_images() -> None:

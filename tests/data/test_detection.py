@@ -4,8 +4,9 @@ import pytest
 import torch
 from PIL import Image
 
-from adagp import data
+from adagp import coarse, data
 from adagp.data import detection
+from tests.data.making import picture
 
 
 def _images(tmp_path: Path, count: int = 9) -> list[data.BoxedImage]:
@@ -27,12 +28,14 @@ def _batches(images: list[data.BoxedImage], **options: object) -> data.Detection
     return data.DetectionBatches(images, **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("train", [True, False])
-def test_boxes_are_where_the_rectangles_are_also_in_mirror_images(tmp_path: Path, train: bool) -> None:
+@pytest.mark.parametrize(("train", "scale", "size"), [(True, 1.0, 64), (False, 1.0, 64), (True, 0.75, 48)])
+def test_boxes_are_where_the_rectangles_are_also_in_mirror_images(
+    tmp_path: Path, train: bool, scale: float, size: int
+) -> None:
     images = _images(tmp_path)
     mirrored = []
-    for batch in _batches(images, train=train).epoch(0):
-        assert batch.images.shape == (len(batch.labels), 3, 64, 64)
+    for batch in _batches(images, train=train).epoch(0, scale_of=lambda batch: scale):
+        assert batch.images.shape == (len(batch.labels), 3, size, size)
         assert batch.images.dtype == torch.float32
         assert batch.owners.tolist() == list(range(len(batch.labels)))
         assert torch.equal(batch.difficult, batch.labels % 2 == 1)
@@ -42,8 +45,32 @@ def test_boxes_are_where_the_rectangles_are_also_in_mirror_images(tmp_path: Path
             assert seen == pytest.approx(box.tolist(), abs=1.01)
             x1, _, x2, _ = images[label].boxes[0].tolist()
             width = 30 + 7 * label
-            mirrored.append((x1 + x2 > width) != (float(box[0] + box[2]) > 64))
+            mirrored.append((x1 + x2 > width) != (float(box[0] + box[2]) > size))
     assert set(mirrored) == ({True, False} if train else {False})
+
+
+def test_a_coarse_batch_is_a_batch_of_the_data_set_at_that_size(tmp_path: Path) -> None:
+    """The oracle: the same pictures and boxes made at half the size to begin with."""
+    large, small = [], []
+    for n in range(6):
+        width, height = 200 + 40 * n, 360 - 20 * n
+        (tmp_path / f"{n}.png").write_bytes(picture(width, height, n))
+        with Image.open(tmp_path / f"{n}.png") as source:
+            source.resize((width // 2, height // 2), Image.Resampling.BOX).save(tmp_path / f"{n}-half.png")
+        boxes, labels = torch.tensor([[20.0, 30.0, width - 40, height - 10], [0, 0, 30, 12]]), torch.tensor([n, 1])
+        large.append(data.BoxedImage(tmp_path / f"{n}.png", boxes, labels, labels == 1))
+        small.append(data.BoxedImage(tmp_path / f"{n}-half.png", boxes / 2, labels, labels == 1))
+    of_large = _batches(large, size=128, multiple=32, batch_size=2)
+    coarse_batches = of_large.epoch(0, scale_of=lambda batch: 0.4)  # the nearest multiple of 32 is 64
+    of_small = _batches(small, size=64, batch_size=2).epoch(0)
+    for found, wanted, full in zip(coarse_batches, of_small, of_large.epoch(0), strict=True):
+        torch.testing.assert_close(found.boxes, wanted.boxes)
+        torch.testing.assert_close(found.boxes, coarse.boxes(full.boxes, (128, 128), (64, 64)), rtol=0, atol=1.01)
+        assert all(
+            torch.equal(getattr(found, part), getattr(wanted, part)) for part in ("labels", "difficult", "owners")
+        )
+        assert (found.images - wanted.images).abs().max() < 0.02
+        assert (found.images - coarse.images(full.images, 0.5)).abs().median() < 0.02
 
 
 def test_flipping_twice_changes_nothing() -> None:
@@ -71,7 +98,13 @@ def test_batches_resume_and_do_not_depend_on_the_workers(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [({"batch_size": 0}, "batch_size"), ({"limit": 0}, "limit"), ({"size": 0}, "size"), ({"workers": 0}, "workers")],
+    [
+        ({"batch_size": 0}, "batch_size"),
+        ({"limit": 0}, "limit"),
+        ({"size": 0}, "size"),
+        ({"workers": 0}, "workers"),
+        ({"multiple": 0}, "multiple"),
+    ],
 )
 def test_bad_arguments_are_named(tmp_path: Path, options: dict[str, object], named: str) -> None:
     images = _images(tmp_path, 1)

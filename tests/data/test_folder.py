@@ -6,8 +6,8 @@ import pytest
 import torch
 from PIL import Image
 
-from adagp import data
-from adagp.data import folder
+from adagp import coarse, data
+from adagp.data import decoding, folder
 from tests.data.making import picture, write_archive, write_files
 
 
@@ -106,6 +106,50 @@ def test_order_and_augmentation_are_those_of_images_in_memory(tmp_path: Path, wo
         pairs = list(zip(lazy.epoch(1, start), eager.epoch(1, start), strict=True))
         assert len(pairs) == 3 - start
         assert all(torch.equal(a, c) and torch.equal(b, d) for (a, b), (c, d) in pairs)
+
+
+def test_coarse_batches_are_read_at_their_size(tmp_path: Path) -> None:
+    write_files(tmp_path, _images(COUNTS))
+    dataset = data.load("image-folder", tmp_path)
+    options = {"seed": 3, "train": True, "mean": dataset.mean, "std": dataset.std}
+    full, half = (data.Batches(dataset.resized(size).train, 2, **options) for size in (12, 6))  # type: ignore[arg-type]
+    scales = [0.5, 1.0, 0.5, 0.5]
+    whole = list(full.epoch(1, scale_of=scales.__getitem__))
+    for (images, labels), large, small, scale in zip(whole, full.epoch(1), half.epoch(1), scales, strict=True):
+        assert images.shape == (2, 3, round(12 * scale), round(12 * scale))
+        assert torch.equal(images, (small if scale < 1 else large)[0])
+        assert torch.equal(labels, large[1])
+    for start in range(5):
+        resumed = list(full.epoch(1, start, scales.__getitem__))
+        assert all(torch.equal(a, b) for (a, _), (b, _) in zip(resumed, whole[start:], strict=True))
+
+
+def test_coarse_batches_of_photographs_are_nearly_the_average_of_full_ones(tmp_path: Path) -> None:
+    counts = {"train/cat": 8, "train/dog": 8, "val/cat": 1, "val/dog": 1}
+    files = {
+        f"{place}/{n}.jpg": picture(150 + 10 * n, 160 - 5 * n, seed=n, form="JPEG")
+        for place, count in counts.items()
+        for n in range(count)
+    }
+    write_files(tmp_path, files)
+    dataset = data.load("image-folder", tmp_path).resized(64)
+    augment = data.Augment(padding=8, flip=True)
+    batches = data.Batches(dataset.train, 16, seed=3, train=True, mean=(0.5,) * 3, std=(0.25,) * 3, augment=augment)
+    for scale in (0.5, 0.75):
+        ((small, _),), ((full, _),) = batches.epoch(0, scale_of=lambda batch: scale), batches.epoch(0)  # noqa: B023
+        # The pictures are smooth: half a pixel matters at their black borders alone.
+        difference = (small - coarse.images(full, scale)).abs()
+        assert difference.median() < 0.1
+        assert (difference > 0.3).float().mean() < 0.1
+
+
+def test_scales_of_files_are_asked_for_a_few_batches_ahead(tmp_path: Path) -> None:
+    write_files(tmp_path, _images(COUNTS))
+    dataset = data.load("image-folder", tmp_path).resized(12)
+    asked: list[int] = []
+    batches = data.Batches(dataset.train, 1, seed=0, train=True, mean=dataset.mean, std=dataset.std)
+    for done, _ in enumerate(batches.epoch(0, scale_of=lambda batch: asked.append(batch) or 0.5), 1):  # type: ignore[func-returns-value]
+        assert asked == list(range(min(done + decoding.BATCHES_AHEAD, 9)))
 
 
 def test_a_damaged_image_is_named_when_its_batch_comes(tmp_path: Path) -> None:

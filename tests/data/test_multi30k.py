@@ -51,6 +51,15 @@ def test_multi30k_from_each_layout(tmp_path: Path, form: str) -> None:
     assert (found.name, found.source, found.target) == ("multi30k", "en", "de")
 
 
+def test_the_captions_alone_need_no_german(tmp_path: Path) -> None:
+    english = {name: text for name, text in TEXTS.items() if name.endswith(".en")}
+    write_files(tmp_path / "multi30k", _plain(english))
+    found = multi30k.load_captions(tmp_path, checksums=_sums(TEXTS))
+    assert found == data.Text("multi30k-en", "A dog.\nTwo men\u2028 talk.\n\n", "Yes\n", "No\n")
+    with pytest.raises(data.MissingDataError, match=r"ROOT/multi30k/train\.en\.gz;.*or the same without"):
+        data.load_text("multi30k-en", tmp_path / "empty")
+
+
 def test_a_text_that_is_not_the_published_one_is_refused(tmp_path: Path) -> None:
     write_files(tmp_path / "multi30k", _plain(TEXTS))
     with pytest.raises(data.CorruptDataError, match=r"train\.en: its text has sha256 .*github\.com/multi30k"):

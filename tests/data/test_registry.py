@@ -18,7 +18,8 @@ def test_names() -> None:
     assert data.names("classification") == classification
     assert data.names("translation") == ["multi30k"]
     assert data.names("detection") == ["voc2007", "voc2012"]
-    assert data.names() == [*classification, "multi30k", "voc2007", "voc2012"]
+    assert data.names("next-token") == ["multi30k-en", "text-file"]
+    assert data.names() == [*classification, "multi30k", "multi30k-en", "text-file", "voc2007", "voc2012"]
     assert all(data.entry(name).summary for name in data.names())
 
 
@@ -29,6 +30,8 @@ def test_a_set_of_another_task_is_refused_with_the_call_that_loads_it() -> None:
         data.load_detection("digits")
     with pytest.raises(ValueError, match=r"'voc2007' is .*data\.load_detection"):
         data.load_translation("voc2007")
+    with pytest.raises(ValueError, match=r"'text-file' is .* for next-token.*data\.load_text"):
+        data.load_translation("text-file")
 
 
 def test_a_loader_gives_the_form_of_its_task(monkeypatch: pytest.MonkeyPatch) -> None:

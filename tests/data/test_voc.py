@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from adagp import data
+from adagp import coarse, data
 from adagp.data import voc
 from tests.data.making import picture, write_archive, write_files
 
@@ -176,22 +176,38 @@ def test_owners_tell_the_image_of_each_box(tmp_path: Path) -> None:
     assert limited.labels.tolist() == found.train[0].labels.tolist()
 
 
-@pytest.mark.slow
-def test_the_real_thing() -> None:
+@pytest.fixture
+def real() -> data.Detection:
     if not os.environ.get("ADAGP_DATA"):
         pytest.skip("ADAGP_DATA names no folder")
     try:
-        found = data.load_detection("voc2007")
+        return data.load_detection("voc2007")
     except data.MissingDataError:
         pytest.skip("ADAGP_DATA holds no VOC 2007")
-    assert not {image.path for image in found.train} & {image.path for image in found.test}
-    labels = torch.cat([image.labels for image in found.train])
+
+
+@pytest.mark.slow
+def test_coarse_batches_of_the_real_thing(real: data.Detection) -> None:
+    """At half of 416, the nearest multiple of 32 is 192."""
+    full = data.DetectionBatches(real.train, 16, size=416, seed=0, train=True, limit=64, multiple=32)
+    small = data.DetectionBatches(real.train, 16, size=192, seed=0, train=True, limit=64)
+    batches = zip(full.epoch(0, scale_of=lambda batch: 0.5), small.epoch(0), full.epoch(0), strict=True)
+    for found, wanted, large in batches:
+        assert all(torch.equal(getattr(found, part), getattr(wanted, part)) for part in vars(found))
+        assert (found.boxes / 192 - large.boxes / 416).abs().max() < 1 / 192
+        assert (found.images - coarse.images(large.images, 0.5, 32)).abs().mean() < 0.03
+
+
+@pytest.mark.slow
+def test_the_real_thing(real: data.Detection) -> None:
+    assert not {image.path for image in real.train} & {image.path for image in real.test}
+    labels = torch.cat([image.labels for image in real.train])
     assert set(labels.tolist()) == set(range(20))
     seen = 0
-    for batch in data.DetectionBatches(found.test, 16, size=416, seed=0, train=False).epoch(0):
+    for batch in data.DetectionBatches(real.test, 16, size=416, seed=0, train=False).epoch(0):
         seen += len(batch.labels)
         assert batch.boxes.min() >= 0
         assert batch.boxes.max() <= 416
         assert (batch.boxes[:, 2:] > batch.boxes[:, :2]).all()
         assert 0.2 < batch.images.mean() < 0.8
-    assert seen == sum(len(image.labels) for image in found.test)
+    assert seen == sum(len(image.labels) for image in real.test)

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from adagp import AdaGP, Phase, Plan, models, schedules
 from adagp.layers.coverage import find_layers
+from adagp.measure import peak_bytes
 from adagp.models import yolo
+from adagp.models.gpt import GPT
 from adagp.models.inception_v3 import classification_loss
 from adagp.models.transformer import PAD, Transformer
-from adagp.training.measure import peak_bytes
 
 Loss = Callable[[nn.Module], Tensor]
 
@@ -32,6 +33,11 @@ def translate() -> Loss:
     return loss
 
 
+def continue_text() -> Loss:
+    tokens = torch.tensor([[3, 4, 5, 6, 7, 8], [8, 7, 6, 5, 4, 3]])
+    return lambda model: nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+
+
 def detect() -> Loss:
     image = torch.randn(1, 3, 64, 64)
     targets = torch.tensor([[0, 7, 0.4, 0.6, 0.5, 0.3], [0, 11, 0.8, 0.2, 0.1, 0.1]])
@@ -44,6 +50,8 @@ def case(name: str) -> tuple[nn.Module, Loss]:
     if name == "transformer":
         # Without dropout, so that a lower loss is not luck.
         return Transformer(source_vocabulary=12, target_vocabulary=12, width=32, hidden=32, dropout=0.0), translate()
+    if name == "gpt":
+        return GPT(vocabulary=12, context=5, layers=2, width=32, heads=2, dropout=0.0), continue_text()
     if name == "yolo_v3":
         return models.build(name), detect()
     # Two by two positions are left in the end: with fewer, a norm over two values could only tell which one is larger.

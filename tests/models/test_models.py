@@ -15,7 +15,7 @@ def _resnet_parameters(blocks: int) -> int:
     return total
 
 
-SMALL = ["cnn", "cnn2", "resnet14", "resnet20", "vgg13", "mobilenet_v2"]
+SMALL = ["cnn", "cnn2", "resnet8", "resnet14", "resnet20", "vgg13", "mobilenet_v2"]
 LARGE = ["vgg16", "resnet50", "densenet121", "inception_v3", "inception_v4"]  # of each family one
 
 
@@ -27,6 +27,7 @@ def _parameters(model: nn.Module) -> int:
     ("name", "expected"),
     [
         ("cnn", (3 * 16 * 9 + 16) + (16 * 32 * 9 + 32) + (32 * 64 * 9 + 64) + (256 * 128 + 128) + (128 * 10 + 10)),
+        ("resnet8", _resnet_parameters(1)),
         ("resnet14", _resnet_parameters(2)),
         ("resnet20", _resnet_parameters(3)),
         ("vgg13", 9_416_010 - 2 * (64 + 128 + 256 + 512 + 512)),  # usual count, less the biases batch norm makes void

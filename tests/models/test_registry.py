@@ -73,7 +73,8 @@ def test_a_name_and_form_is_registered_once() -> None:
 def test_networks_are_told_apart_by_their_task() -> None:
     assert models.names("translation") == ["transformer"]
     assert models.names("detection") == ["yolo_v3"]
-    assert set(models.names("classification")) == set(models.names()) - {"transformer", "yolo_v3"}
+    assert models.names("next-token") == ["gpt"]
+    assert set(models.names("classification")) == set(models.names()) - {"transformer", "yolo_v3", "gpt"}
     assert models.task("vgg13") == "classification"
     with pytest.raises(ValueError, match="no model is called 'vgg'"):
         models.task("vgg")

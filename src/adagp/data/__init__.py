@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         imagenette,
         mnist5k,
         multi30k,
+        text_file,
         voc,
     )
     from adagp.data.batches import Augment, Batches
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
         load,
         load_any,
         load_detection,
+        load_text,
         load_translation,
         names,
         register,
     )
+    from adagp.data.text import Text, TokenBatches
     from adagp.data.translation import PairBatches, Translation
     from adagp.data.vocabulary import Vocabulary
 
@@ -51,6 +54,8 @@ __all__ = [
     "MissingDataError",
     "PairBatches",
     "Split",
+    "Text",
+    "TokenBatches",
     "Translation",
     "Vocabulary",
     "cifar10",
@@ -64,11 +69,13 @@ __all__ = [
     "load",
     "load_any",
     "load_detection",
+    "load_text",
     "load_translation",
     "mnist5k",
     "multi30k",
     "names",
     "register",
+    "text_file",
     "voc",
 ]
 
@@ -89,6 +96,8 @@ __getattr__ = lazily(
         "MissingDataError": "adagp.data.files",
         "PairBatches": "adagp.data.translation",
         "Split": "adagp.data.classification",
+        "Text": "adagp.data.text",
+        "TokenBatches": "adagp.data.text",
         "Translation": "adagp.data.translation",
         "Vocabulary": "adagp.data.vocabulary",
         "cifar10": "adagp.data.cifar10",
@@ -102,11 +111,13 @@ __getattr__ = lazily(
         "load": "adagp.data.sets",
         "load_any": "adagp.data.sets",
         "load_detection": "adagp.data.sets",
+        "load_text": "adagp.data.sets",
         "load_translation": "adagp.data.sets",
         "mnist5k": "adagp.data.mnist5k",
         "multi30k": "adagp.data.multi30k",
         "names": "adagp.data.sets",
         "register": "adagp.data.sets",
+        "text_file": "adagp.data.text_file",
         "voc": "adagp.data.voc",
     },
 )

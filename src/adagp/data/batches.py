@@ -3,6 +3,7 @@
 An interrupted run resumes with exactly the batches it would have seen. Nothing is replayed, and no state is saved.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from adagp import coarse
 from adagp.data.images import ImageFiles
-from adagp.data.order import EpochBatches, generator
+from adagp.data.order import EpochBatches, ScaleOf, generator
 
 
 class _Split(Protocol):
@@ -26,7 +28,7 @@ class _Split(Protocol):
 class Augment:
     """Random shifts by up to `padding` pixels (a crop of the image padded with black), and mirror images if `flip`.
 
-    A whole batch is augmented by one gather: one image at a time would cost more than a small model's forward.
+    A whole batch is augmented at once: one image at a time would cost more than a small model's forward.
     """
 
     padding: int = 0
@@ -36,18 +38,25 @@ class Augment:
         if self.padding < 0:
             raise ValueError(f"padding: must not be negative, got {self.padding}")
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Return augmented copies of `images`, (N, C, H, W); each image is shifted and mirrored on its own."""
-        count, _, height, width = images.shape
-        down, right = torch.randint(0, 2 * self.padding + 1, (2, count, 1), generator=generator)
-        mirrored = torch.rand(count, 1, generator=generator) < (0.5 if self.flip else 0.0)
-        column = torch.arange(width)
-        rows = (down + torch.arange(height)).to(images.device)
-        columns = (right + torch.where(mirrored, column.flip(0), column)).to(images.device)
-        padded = functional.pad(images, (self.padding,) * 4)
-        image = torch.arange(count, device=images.device)[:, None, None]
-        # Channels last during the gather, so that one index serves all of them; moving them back copies nothing.
-        return padded.permute(0, 2, 3, 1)[image, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    def __call__(self, images: Tensor, generator: torch.Generator, scale: float = 1.0) -> Tensor:
+        """Return augmented copies of `images`, (N, C, H, W); each image is shifted and mirrored on its own.
+
+        Images at a fraction `scale` of their full size are shifted by the nearest whole number of their pixels.
+        """
+        count, channels, height, width = images.shape
+        shift = torch.randint(0, 2 * self.padding + 1, (2, count, 1, 1), generator=generator) - self.padding
+        mirrored = torch.rand(count, 1, 1, generator=generator) < (0.5 if self.flip else 0.0)
+        padding = math.floor(self.padding * scale + 0.5)
+        down, right = (shift * scale + 0.5).floor().long() + padding
+        padded = functional.pad(images, (padding,) * 4).contiguous()
+        sides = torch.stack((padded, padded.flip(3))) if self.flip else padded
+        # In a mirror image the crop is as far from the other edge.
+        right = torch.where(mirrored, 2 * padding - right, right)
+        plane = (mirrored * count + torch.arange(count)[:, None, None]) * channels + torch.arange(channels)[:, None]
+        row = plane * padded.shape[2] + down + torch.arange(height)
+        # A row of a crop lies in one piece, so that whole rows are copied.
+        starts = (row * padded.shape[3] + right).flatten().to(images.device)
+        return sides.flatten().unfold(0, width, 1).index_select(0, starts).view(count, channels, height, width)
 
 
 class Batches(EpochBatches[tuple[Tensor, Tensor]]):
@@ -101,15 +110,26 @@ class Batches(EpochBatches[tuple[Tensor, Tensor]]):
         self._scale = (1 / (255 * deviation)).to(self._images.device, torch.float32)
         self._shift = (-centre / deviation).to(self._images.device, torch.float32)
 
-    def _iterate(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _iterate(self, epoch: int, start: int, scale_of: ScaleOf) -> Iterator[tuple[Tensor, Tensor]]:
         order = self._order(epoch).to(self._images.device)
         chosen = order.split(self._batch_size)[start : len(self)]
-        for batch, images in enumerate(_read(self._images, chosen), start):
+        loaded = self._read(chosen, map(scale_of, range(start, len(self))))
+        for batch, (images, scale) in enumerate(loaded, start):
             if self._augment is not None:
-                images = self._augment(images, generator(self._seed, epoch, batch))
+                of_full_size = images.shape[-1] / self._images.shape[-1]
+                images = self._augment(images, generator(self._seed, epoch, batch), of_full_size)
             pixels = images.to(torch.float32, memory_format=torch.contiguous_format)
+            # Averaging and normalising commute, and fewer pixels are quicker to normalise.
+            pixels = coarse.images(pixels, scale)
             yield pixels.mul_(self._scale).add_(self._shift), self._labels[chosen[batch - start]]
 
-
-def _read(images: Tensor | ImageFiles, batches: Iterable[Tensor]) -> Iterator[Tensor]:
-    return (images[chosen] for chosen in batches) if isinstance(images, Tensor) else images.read(batches)
+    def _read(self, batches: Iterable[Tensor], scales: Iterable[float]) -> Iterator[tuple[Tensor, float]]:
+        """The images of each batch, and the scale to which they are still to be averaged."""
+        images = self._images
+        if isinstance(images, Tensor):
+            for chosen, scale in zip(batches, scales, strict=True):
+                yield images.index_select(0, chosen), scale
+        else:
+            sizes = (coarse.size(images.size, scale) for scale in scales)
+            for read in images.read(batches, sizes):
+                yield read, 1.0

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from itertools import repeat
 from pathlib import Path
 from typing import Literal
 
@@ -71,13 +72,13 @@ class Decoded:
 
 
 def decode_batches(
-    batches: Iterable[Sequence[Path]], size: int, fit: Fit, workers: int = WORKERS
+    batches: Iterable[Sequence[Path]], size: int | Iterable[int], fit: Fit, workers: int = WORKERS
 ) -> Iterator[list[Decoded]]:
     """Decode batches of files, `BATCHES_AHEAD` batches before the consumer needs them.
 
     Args:
         batches: the files of each batch.
-        size: width and height of the results.
+        size: width and height of the results, or those of each batch.
         fit: `crop` scales the shorter side to `size` and keeps the centre; `letterbox` scales the longer side and pads
             with grey.
         workers: number of threads that decode; they are started once and kept for later calls.
@@ -87,10 +88,11 @@ def decode_batches(
     """
     pool = _pool(os.getpid(), workers)
     pending: deque[list[Future[Decoded]]] = deque()
+    sizes = repeat(size) if isinstance(size, int) else size
     try:
-        for paths in batches:
+        for paths, pixels in zip(batches, sizes):  # noqa: B905 - sizes may be endless
             # Absolute, because the program may change its folder before a thread opens the file.
-            pending.append([pool.submit(decode, path.absolute(), size, fit) for path in paths])
+            pending.append([pool.submit(decode, path.absolute(), pixels, fit) for path in paths])
             if len(pending) > BATCHES_AHEAD:
                 yield [future.result() for future in pending.popleft()]
         while pending:

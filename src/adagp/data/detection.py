@@ -7,8 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from adagp import coarse
 from adagp.data.decoding import WORKERS, Decoded, decode_batches
-from adagp.data.order import EpochBatches, generator
+from adagp.data.order import EpochBatches, ScaleOf, generator
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class DetectionBatch:
     """A batch of square images, and all their boxes in one list.
 
     Attributes:
-        images: (N, 3, size, size) float32 in 0..1.
+        images: (N, 3, size, size) float32 in 0..1; the size of a coarse batch is smaller.
         boxes: (M, 4) float32, x1 y1 x2 y2 in pixels of the square.
         labels: (M,) int64.
         difficult: (M,) bool.
@@ -90,6 +91,7 @@ class DetectionBatches(EpochBatches[DetectionBatch]):
         train: shuffle, mirror and drop a last batch that is not full.
         limit: use the first `limit` images only; None for all.
         workers: threads that decode.
+        multiple: coarse batches have sizes that are multiples of this, the total stride of the network.
 
     Raises:
         ValueError: for an impossible argument; the message names it.
@@ -105,32 +107,37 @@ class DetectionBatches(EpochBatches[DetectionBatch]):
         train: bool,
         limit: int | None = None,
         workers: int = WORKERS,
+        multiple: int = 1,
     ) -> None:
         super().__init__(batch_size, limit, seed=seed, train=train)
         if size < 1:
             raise ValueError(f"size: must be at least 1 pixel, got {size}")
         if workers < 1:
             raise ValueError(f"workers: must be at least 1, got {workers}")
+        if multiple < 1:
+            raise ValueError(f"multiple: must be at least 1 pixel, got {multiple}")
         self._images = tuple(images[:limit])
         self._count = len(self._images)
         if not self._images:
             raise ValueError("images: the list is empty")
         self._size = size
         self._workers = workers
+        self._multiple = multiple
 
-    def _iterate(self, epoch: int, start: int) -> Iterator[DetectionBatch]:
+    def _iterate(self, epoch: int, start: int, scale_of: ScaleOf) -> Iterator[DetectionBatch]:
         chosen = [
             [self._images[index] for index in batch.tolist()]
             for batch in self._order(epoch).split(self._batch_size)[start : len(self)]
         ]
         files = ([image.path for image in images] for images in chosen)
-        decoded = decode_batches(files, self._size, "letterbox", self._workers)
+        sizes = (coarse.size(self._size, scale_of(batch), self._multiple) for batch in range(start, len(self)))
+        decoded = decode_batches(files, sizes, "letterbox", self._workers)
         for batch, (images, squares) in enumerate(zip(chosen, decoded, strict=True), start):
             draws = torch.rand(len(images), generator=generator(self._seed, epoch, batch))
-            yield _batch(images, squares, (draws < (0.5 if self._train else 0.0)).tolist(), self._size)
+            yield _batch(images, squares, (draws < (0.5 if self._train else 0.0)).tolist())
 
 
-def _batch(images: list[BoxedImage], squares: list[Decoded], mirrored: list[bool], size: int) -> DetectionBatch:
+def _batch(images: list[BoxedImage], squares: list[Decoded], mirrored: list[bool]) -> DetectionBatch:
     pixels = torch.stack(
         [square.pixels.flip(1) if mirror else square.pixels for square, mirror in zip(squares, mirrored, strict=True)]
     )
@@ -138,7 +145,7 @@ def _batch(images: list[BoxedImage], squares: list[Decoded], mirrored: list[bool
     return DetectionBatch(
         images=pixels.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format).div_(255),
         boxes=torch.cat(
-            [flip_boxes(own, size) if mirror else own for own, mirror in zip(boxes, mirrored, strict=True)]
+            [flip_boxes(own, pixels.shape[2]) if mirror else own for own, mirror in zip(boxes, mirrored, strict=True)]
         ),
         labels=torch.cat([image.labels for image in images]),
         difficult=torch.cat([image.difficult for image in images]),

@@ -51,12 +51,12 @@ class ImageFiles:
         """The same files at another size."""
         return replace(self, size=size)
 
-    def read(self, batches: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Yield the images of each batch of indices.
+    def read(self, batches: Iterable[Tensor], sizes: Iterable[int] | None = None) -> Iterator[Tensor]:
+        """Yield the images of each batch of indices, in `sizes` of their own if given.
 
         Raises:
             CorruptDataError: for a file that cannot be decoded, naming it.
         """
         files = ([self.paths[index] for index in chosen.tolist()] for chosen in batches)
-        for decoded in decode_batches(files, self.size, "crop", self.workers):
+        for decoded in decode_batches(files, self.size if sizes is None else sizes, "crop", self.workers):
             yield torch.stack([image.pixels for image in decoded]).permute(0, 3, 1, 2)

@@ -1,13 +1,17 @@
-"""Multi30k, English captions of photographs and their German translations, raw text (Elliott et al., 2016)."""
+"""Multi30k, English captions of photographs and their German translations, raw text (Elliott et al., 2016).
+
+The captions alone are a data set for next-token prediction, `multi30k-en`.
+"""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from adagp.data.archives import places
 from adagp.data.files import CorruptDataError, missing
 from adagp.data.reading import decode_text, read_limited
 from adagp.data.registry import register
+from adagp.data.text import Text
 from adagp.data.translation import Pair, Translation
 
 SPLITS = {"train": "train", "val": "val", "test": "test_2016_flickr"}
@@ -32,21 +36,34 @@ def load_multi30k(root: Path | None = None, *, checksums: Mapping[str, str] = SH
         MissingDataError: if the six files are not together.
         CorruptDataError: if a file is damaged, empty or not the published text, or the lines of two do not match.
     """
-    folder = _find(root)
+    folder = _find("multi30k", root, ("en", "de"))
     splits = {part: _pairs(folder, stem, checksums) for part, stem in SPLITS.items()}
     return Translation("multi30k", "en", "de", **splits)
 
 
-def _find(root: Path | None) -> Path:
+@register("multi30k-en", task="next-token", summary="captions of photographs, English, one per line")
+def load_captions(root: Path | None = None, *, checksums: Mapping[str, str] = SHA256) -> Text:
+    """The English sides of `load_multi30k`, joined by line feeds; the German files are not needed.
+
+    Raises:
+        MissingDataError: if the three English files are not together.
+        CorruptDataError: if a file is damaged, empty or not the published text.
+    """
+    folder = _find("multi30k-en", root, ("en",))
+    splits = {part: "\n".join([*_lines(folder, f"{stem}.en", checksums), ""]) for part, stem in SPLITS.items()}
+    return Text("multi30k-en", **splits)
+
+
+def _find(name: str, root: Path | None, codes: Sequence[str]) -> Path:
     for place in places(root, "multi30k*", {}):
         for folder in (place / "multi30k", place):
-            if all(_file(folder, f"{stem}.{code}") for stem in SPLITS.values() for code in ("en", "de")):
+            if all(_file(folder, f"{stem}.{code}") for stem in SPLITS.values() for code in codes):
                 return folder
     layout = (
-        *(f"ROOT/multi30k/{stem}.en.gz and {stem}.de.gz" for stem in SPLITS.values()),
+        *(f"ROOT/multi30k/{' and '.join(f'{stem}.{code}.gz' for code in codes)}" for stem in SPLITS.values()),
         "or the same without .gz, or all of them in ROOT/multi30k.tar.gz",
     )
-    raise missing("multi30k", root, layout, _SOURCE)
+    raise missing(name, root, layout, _SOURCE)
 
 
 def _file(folder: Path, name: str) -> Path | None:

@@ -2,13 +2,22 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 _Batch = TypeVar("_Batch")
+
+ScaleOf = Callable[[int], float]
+"""Gives the fraction of their full size that the images of a batch are to have, by the batch's index in its epoch."""
+
+
+def full_size(batch: int) -> float:
+    """Every batch at full size."""
+    del batch
+    return 1.0
 
 
 def generator(*key: int) -> torch.Generator:
@@ -46,10 +55,17 @@ class EpochBatches(ABC, Generic[_Batch]):
         """Examples in the batches of one epoch; a dropped last batch does not count."""
         return min(len(self) * self._batch_size, self._count)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[_Batch]:
+    def epoch(self, epoch: int, start: int = 0, scale_of: ScaleOf = full_size) -> Iterator[_Batch]:
         """Iterate over the batches of an epoch from batch `start` on.
 
         They are bit-identical to those of an iteration from the beginning. The batches before `start` cost nothing.
+
+        Args:
+            epoch: counted from 0.
+            start: index of the first batch.
+            scale_of: the fraction of their full size that the images or contexts of a batch are to have, by the
+                batch's index; sentence pairs have no size. It is called once for each batch, in order, when its
+                loading begins: for image files a few batches ahead.
 
         Raises:
             ValueError: if `epoch` is negative or `start` is not in 0..len.
@@ -58,10 +74,10 @@ class EpochBatches(ABC, Generic[_Batch]):
             raise ValueError(f"epoch: must not be negative, got {epoch}")
         if not 0 <= start <= len(self):
             raise ValueError(f"start: must be in 0..{len(self)} (the batches of an epoch), got {start}")
-        return self._iterate(epoch, start)
+        return self._iterate(epoch, start, scale_of)
 
     @abstractmethod
-    def _iterate(self, epoch: int, start: int) -> Iterator[_Batch]:
+    def _iterate(self, epoch: int, start: int, scale_of: ScaleOf) -> Iterator[_Batch]:
         """Make the batches of an epoch from batch `start` on."""
 
     def _order(self, epoch: int) -> Tensor:

@@ -8,13 +8,14 @@ from typing import Literal, TypeVar
 
 from adagp.data.classification import DataSet
 from adagp.data.detection import Detection
+from adagp.data.text import Text
 from adagp.data.translation import Translation
 
-Task = Literal["classification", "translation", "detection"]
-AnyDataSet = DataSet | Translation | Detection
+Task = Literal["classification", "translation", "detection", "next-token"]
+AnyDataSet = DataSet | Translation | Detection | Text
 Loader = Callable[[Path | None], AnyDataSet]
 _L = TypeVar("_L", bound=Loader)
-_T = TypeVar("_T", DataSet, Translation, Detection)
+_T = TypeVar("_T", DataSet, Translation, Detection, Text)
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ _LOAD: dict[Task, str] = {
     "classification": "load",
     "translation": "load_translation",
     "detection": "load_detection",
+    "next-token": "load_text",
 }
 
 
@@ -43,7 +45,7 @@ def register(
 
     Args:
         name: of the data set in recipes and commands.
-        task: determines what the loader must return: `DataSet`, `Translation` or `Detection`.
+        task: determines what the loader must return: `DataSet`, `Translation`, `Detection` or `Text`.
         summary: a line for the list of data sets.
         large_images: whether networks need their ImageNet form, not the one for CIFAR.
 
@@ -101,6 +103,11 @@ def load_translation(name: str, root: Path | None = None) -> Translation:
 def load_detection(name: str, root: Path | None = None) -> Detection:
     """Load a data set for detection; arguments and errors are those of `load`."""
     return _load(name, root, "detection", Detection)
+
+
+def load_text(name: str, root: Path | None = None) -> Text:
+    """Load running text for next-token prediction; arguments and errors are those of `load`."""
+    return _load(name, root, "next-token", Text)
 
 
 def load_any(name: str, root: Path | None = None) -> AnyDataSet:

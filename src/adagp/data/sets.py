@@ -10,6 +10,7 @@ from adagp.data import (  # noqa: F401 - each registers itself
     imagenette,
     mnist5k,
     multi30k,
+    text_file,
     voc,
 )
 from adagp.data.registry import (
@@ -19,6 +20,7 @@ from adagp.data.registry import (
     load,
     load_any,
     load_detection,
+    load_text,
     load_translation,
     names,
     register,
@@ -31,6 +33,7 @@ __all__ = [
     "load",
     "load_any",
     "load_detection",
+    "load_text",
     "load_translation",
     "names",
     "register",

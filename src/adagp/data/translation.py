@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from adagp.data.order import EpochBatches, generator
+from adagp.data.order import EpochBatches, ScaleOf, generator
 from adagp.data.vocabulary import BEGIN, END, PAD, Vocabulary
 
 Pair = tuple[str, str]
@@ -82,7 +82,7 @@ class PairBatches(EpochBatches[tuple[Tensor, Tensor]]):
         self._lengths = torch.tensor([(len(one), len(two)) for one, two in kept])
         self._count = len(kept)
 
-    def _iterate(self, epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _iterate(self, epoch: int, start: int, scale_of: ScaleOf) -> Iterator[tuple[Tensor, Tensor]]:
         for chosen in self._batches(epoch)[start:]:
             members = chosen.tolist()
             yield _padded([self._sources[i] for i in members]), _padded([self._targets[i] for i in members])

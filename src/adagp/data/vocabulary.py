@@ -105,6 +105,10 @@ class Vocabulary:
         Raises:
             ValueError: for a token that is not in 0..len - 1.
         """
+        return self.decode_bytes(numbers).decode(errors="replace")
+
+    def decode_bytes(self, numbers: Iterable[int]) -> bytes:
+        """Like `decode`, before the bytes become text: any part of an encoded text has its exact bytes."""
         pieces = []
         for number in numbers:
             if not 0 <= number < len(self):
@@ -112,7 +116,7 @@ class Vocabulary:
             if number == END:
                 break
             pieces.append(self._pieces[number])
-        return b"".join(pieces).decode(errors="replace")
+        return b"".join(pieces)
 
     def save(self, path: Path) -> None:
         """Write the vocabulary as JSON, atomically.

@@ -26,7 +26,7 @@ class Form:
         sizes: The arguments, such as `num_classes`, and their defaults.
         inputs: Maps every size by name to the shape of each argument of the forward, without the batch:
             (channels, height, width) for images and (tokens,) for text.
-        task: `classification`, `translation` or `detection`.
+        task: `classification`, `translation`, `detection` or `next-token`.
     """
 
     builder: Callable[..., nn.Module]
@@ -52,7 +52,7 @@ def register(
     Args:
         name: The network's name.
         form: The network's form; the one registered first is the default of `build`.
-        task: `classification`, `translation` or `detection`.
+        task: `classification`, `translation`, `detection` or `next-token`.
         pixels: Height and width of the images it was designed for.
         inputs: Shapes of the forward's arguments, for networks that do not take one batch of images.
         **sizes: Default values, also of sizes beyond `num_classes` (10) and `in_channels` (3). A network that takes
@@ -85,7 +85,7 @@ def names(task: str | None = None) -> list[str]:
 
 
 def task(name: str) -> str:
-    """The task of a network: `classification`, `translation` or `detection`.
+    """The task of a network: `classification`, `translation`, `detection` or `next-token`.
 
     Raises:
         ValueError: for an unknown name.

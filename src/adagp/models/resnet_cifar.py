@@ -1,4 +1,4 @@
-"""ResNet-14 and ResNet-20 for 32x32 images only, after He et al. (2016), section 4.2."""
+"""ResNet-8, ResNet-14 and ResNet-20 for 32x32 images only, after He et al. (2016), section 4.2."""
 
 from functools import partial
 
@@ -66,5 +66,5 @@ class SmallResNet(nn.Module):
         return logits
 
 
-for _name, _blocks in {"resnet14": 2, "resnet20": 3}.items():
+for _name, _blocks in {"resnet8": 1, "resnet14": 2, "resnet20": 3}.items():
     register(_name)(partial(SmallResNet, _blocks))

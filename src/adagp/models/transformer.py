@@ -1,7 +1,7 @@
 """A Transformer that translates, after Vaswani et al. (2017), with explicit linear layers for queries, keys and values.
 
-`nn.MultiheadAttention` uses its weights without calling a layer, so no hook can capture an output. Here every weight
-belongs to an `nn.Linear`.
+`nn.MultiheadAttention` uses its weights without calling a layer, so a hook sees the output of the last only. Here every
+weight belongs to an `nn.Linear`.
 """
 
 import math

@@ -4,6 +4,7 @@ from adagp.models import (  # noqa: F401 - each registers itself
     cnn,
     cnn2,
     densenet,
+    gpt,
     inception_v3,
     inception_v4,
     mobilenet,

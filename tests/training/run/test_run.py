@@ -119,7 +119,7 @@ def test_bp_equals_a_loop_written_by_hand(recipe: Recipe, digits: DataSet, optim
 def test_methods_start_from_the_same_weights(recipe: Recipe, digits: DataSet) -> None:
     first = Run(recipe.replace(method="bp"), digits)
     for name in methods.names():
-        schedule = "layer 1\n* mean\n" if name == "table" else None
+        schedule = "layer 1\n* mean\n" if methods.get(name).planning is Planning.TABLE else None
         assert same(first, Run(recipe.replace(method=name, schedule=schedule), digits))
     assert not same(first, Run(recipe.replace(seed=1), digits))
 
@@ -347,3 +347,12 @@ def test_a_run_follows_its_warm_up(recipe: Recipe, digits: DataSet) -> None:
         run.step()
         rates.append(run.optimizer.param_groups[0]["lr"])
     assert rates == pytest.approx([0.02 * step / 15 for step in range(15)])
+
+
+def test_gp_holds_less_than_bp(recipe: Recipe, digits: DataSet) -> None:
+    run = Run(recipe.replace(batch_size=128), digits, schedule=None)
+    peaks: dict[str, int] = {}
+    while "GP" not in peaks:
+        phase = run.gp.next_plan().phase.value
+        peaks[phase] = run.peak_bytes()
+    assert 0 < peaks["GP"] < peaks["WARMUP"]

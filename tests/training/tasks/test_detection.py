@@ -5,9 +5,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from adagp import coarse
 from adagp.data import Detection
 from adagp.models import yolo
 from adagp.training import Recipe, RecipeError, Run
+from adagp.training.tasks.detection import ObjectDetection
 from adagp.training.tasks.precision import ImageDetections, mean_average_precision
 from tests.training.tasks.making import toy_objects
 
@@ -171,6 +173,21 @@ def test_yolo_trains_and_is_judged(recipe: Recipe, objects: Detection) -> None:
     right = (yolo.answers(outputs, targets)[:, 5:].argmax(1) == batch.labels[counted]).float().mean()
     assert last.metrics["class_accuracy"] == pytest.approx(float(right))
     assert last.test_loss == pytest.approx(float(yolo.loss(outputs, targets)), rel=1e-5)
+
+
+def test_a_coarse_batch_trains_as_the_data_set_at_that_size(recipe: Recipe, objects: Detection) -> None:
+    """Oracle: the recipe with half the image size, whose targets and anchors know nothing of scales."""
+    recipe = recipe.replace(method="progressive", predictor=None, image_size=128)
+    run, oracle = Run(recipe, objects), ObjectDetection(recipe.replace(image_size=64), objects)
+    full, small = next(run.task.epoch(0, 0)), next(oracle.epoch(0, 0))
+    here = torch.device("cpu")
+    targets = [task._targets(batch, here) for task, batch in ((run.task, full), (oracle, small))]  # type: ignore[attr-defined]
+    torch.testing.assert_close(*targets, rtol=0, atol=1 / 64)  # the probes of `growing` average full batches
+    assert (coarse.images(full.images, 0.5) - small.images).abs().median() < 0.02
+    with torch.no_grad():
+        wanted = oracle.loss(run.model, small, here)
+    assert run.gp.next_plan().scale == 0.5
+    assert run.step().loss == float(wanted)
 
 
 @pytest.mark.parametrize(

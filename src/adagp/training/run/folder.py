@@ -148,7 +148,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "metric": run.metric.name,
         **{f"test_{name}": value for name, value in last.metrics.items()},
         "test_loss": last.test_loss,
-        f"best_test_{run.metric.name}": max(run.scores),
+        f"best_test_{run.metric.name}": run.metric.best(run.scores),
         "scores": run.scores,
         "train_seconds": run.train_seconds,
         "seconds": {kind: sum(record.seconds[kind] for record in run.records) for kind in last.seconds},

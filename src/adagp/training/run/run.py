@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from adagp.data import AnyDataSet
+from adagp.measure import clock, peak_bytes
 from adagp.schedules import Schedule
 from adagp.training import methods, tasks
 from adagp.training.batch_kinds import BATCH_KINDS, batch_kind
 from adagp.training.errors import CheckpointError, DivergedError, RecipeError
-from adagp.training.measure import clock, peak_bytes
 from adagp.training.planning import build_schedule
 from adagp.training.recipe import Recipe
 from adagp.training.run.build import attach, build_optimizer
@@ -77,7 +77,7 @@ class Run:
         with self._random, error_context(self.name, recipe):
             self._build_network(schedule)
         self._lr = LearningRate(recipe, self.optimizer, self.total_steps)
-        self._feed = BatchFeed(self.task.epoch)
+        self._feed = BatchFeed(self.task.epoch, self._scale)
         self._tally = EpochTally()
         self.records: list[EpochRecord] = []
         self.diverged: str | None = None
@@ -139,8 +139,9 @@ class Run:
         epoch, index = divmod(step, self.steps_per_epoch)
 
         def closure(scale: float) -> Tensor:
-            batch = self.task.share(self._feed.batch(epoch, index), self.world.rank, self.world.size)
-            return self.task.loss(self._network, batch, self.device, scale)
+            batch, remaining = self._feed.batch(epoch, index, scale)
+            own = self.task.share(batch, self.world.rank, self.world.size)
+            return self.task.loss(self._network, own, self.device, remaining)
 
         with self._random:
             self.world.seed_batch(self.recipe.seed, step)
@@ -151,6 +152,10 @@ class Run:
             seconds = self._clock() - begin
         self._count(kind, seconds, self.gp.predictor_seconds - predictor_before, loss)
         return BatchEvent(step=step, kind=kind, note=plan.note, loss=loss, seconds=seconds)
+
+    def _scale(self, epoch: int, index: int) -> float:
+        """The scale of a batch, as the schedule sees it now."""
+        return self.schedule(epoch * self.steps_per_epoch + index).scale
 
     def finish_epoch(self) -> EpochRecord:
         """Evaluate the model and close the current epoch.

@@ -3,8 +3,8 @@
 import time
 from typing import Any
 
+from adagp.measure import cpu_threads
 from adagp.training.errors import DivergedError
-from adagp.training.measure import cpu_threads
 from adagp.training.run.folder import RunFolder, summarise
 from adagp.training.run.run import Run
 from adagp.training.run.session import Session

@@ -42,7 +42,13 @@ class ObjectDetection(ImageTask):
         require("faster_coco_eval")  # for the score after the first epoch
         self._classes = len(dataset.classes)
         train = DetectionBatches(
-            dataset.train, recipe.batch_size, size=self._size, seed=recipe.seed, train=True, limit=recipe.train_limit
+            dataset.train,
+            recipe.batch_size,
+            size=self._size,
+            seed=recipe.seed,
+            train=True,
+            limit=recipe.train_limit,
+            multiple=_STRIDE,
         )
         test = DetectionBatches(
             dataset.test, _EVALUATION_BATCH, size=self._size, seed=recipe.seed, train=False, limit=recipe.test_limit
@@ -87,9 +93,8 @@ class ObjectDetection(ImageTask):
 
     def _targets(self, batch: DetectionBatch, device: torch.device) -> Tensor:
         counted = ~batch.difficult
-        rows = yolo.targets(
-            batch.owners[counted], batch.labels[counted], batch.boxes[counted], (self._size, self._size)
-        )
+        height, width = batch.images.shape[2:]
+        rows = yolo.targets(batch.owners[counted], batch.labels[counted], batch.boxes[counted], (height, width))
         return rows.to(device)
 
     def _found(self, batch: DetectionBatch, detections: list[yolo.Detections]) -> list[ImageDetections]:

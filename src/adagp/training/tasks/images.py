@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from adagp import coarse
+from adagp.data.order import ScaleOf, full_size
 from adagp.training.recipe import Recipe
 
 
@@ -22,8 +23,8 @@ class ImageBatches(Protocol):
     def __len__(self) -> int:
         """Batches in an epoch."""
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """The batches of an epoch from batch `start` on."""
+    def epoch(self, epoch: int, start: int = 0, scale_of: ScaleOf = full_size) -> Iterator[Any]:
+        """The batches of an epoch from batch `start` on, each at its scale."""
 
 
 class ImageTask:
@@ -47,9 +48,9 @@ class ImageTask:
         """Test images."""
         return self._test.examples_per_epoch
 
-    def epoch(self, epoch: int, start: int) -> Iterator[Any]:
+    def epoch(self, epoch: int, start: int, scale_of: ScaleOf = full_size) -> Iterator[Any]:
         """Images with their labels or boxes."""
-        return self._train.epoch(epoch, start)
+        return self._train.epoch(epoch, start, scale_of)
 
     def keep(self, folder: Path) -> None:
         """Nothing: the weights are all that a trained model needs."""

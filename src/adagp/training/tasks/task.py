@@ -1,6 +1,6 @@
 """What the training loop asks of a task."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -8,13 +8,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from adagp.data.order import ScaleOf, full_size
 from adagp.training.errors import RecipeError
 from adagp.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of an evaluation; larger is better.
+    """A figure of an evaluation.
 
     Attributes:
         name: Its name in files.
@@ -22,6 +23,7 @@ class Metric:
         unit: What follows a value in a sentence.
         scale: Factor between a stored value and the one that is shown.
         is_share: Whether it is the fraction of test items that are right, so that their number limits its resolution.
+        lower_is_better: Whether a smaller value is the better one.
     """
 
     name: str
@@ -29,6 +31,7 @@ class Metric:
     unit: str = "%"
     scale: float = 100.0
     is_share: bool = False
+    lower_is_better: bool = False
 
     @property
     def heading(self) -> str:
@@ -42,6 +45,14 @@ class Metric:
     def show(self, value: float) -> str:
         """A value in a sentence."""
         return f"{self.cell(value)} {self.unit}"
+
+    def best(self, values: Iterable[float]) -> float:
+        """The best of several values."""
+        return min(values) if self.lower_is_better else max(values)
+
+    def gain(self, value: float, reference: float) -> float:
+        """By how much a value is better than a reference; negative if it is worse."""
+        return reference - value if self.lower_is_better else value - reference
 
 
 @dataclass(frozen=True)
@@ -71,8 +82,11 @@ class Task(Protocol):
     def build_model(self) -> nn.Module:
         """The recipe's network in the form that fits the data; its weights follow torch's global seed."""
 
-    def epoch(self, epoch: int, start: int) -> Iterator[Any]:
-        """The training batches of an epoch from batch `start` on; starting late does not change them."""
+    def epoch(self, epoch: int, start: int, scale_of: ScaleOf = full_size) -> Iterator[Any]:
+        """The training batches of an epoch from batch `start` on; starting late does not change them.
+
+        Batch `i` is loaded at the scale `scale_of(i)`.
+        """
 
     def share(self, batch: Any, rank: int, count: int) -> Any:
         """The part of a training batch that belongs to one of `count` ranks."""
@@ -80,7 +94,7 @@ class Task(Protocol):
     def loss(self, model: nn.Module, batch: Any, device: torch.device, scale: float = 1.0) -> Tensor:
         """The loss of a training batch, which is moved to `device`; runs inside the engine's closure.
 
-        `scale` is the fraction of their size that samples are to have; tasks that know no sizes get 1.
+        `scale` is the fraction of their size in `batch` that samples are to have; tasks that know no sizes get 1.
         """
 
     def check_scales(self, model: nn.Module, scales: Collection[float]) -> None:

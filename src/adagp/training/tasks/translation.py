@@ -11,12 +11,14 @@ from torch.nn import functional
 
 from adagp import models
 from adagp.data import PairBatches, Translation, Vocabulary
+from adagp.data.order import ScaleOf, full_size
 from adagp.data.vocabulary import BEGIN, END, PAD
 from adagp.extras import require
 from adagp.models.search import beam, greedy
 from adagp.models.transformer import LONGEST, Transformer
-from adagp.training.errors import RecipeError, RunFolderError
+from adagp.training.errors import RecipeError
 from adagp.training.recipe import Recipe
+from adagp.training.tasks.keeping import keep_vocabulary
 from adagp.training.tasks.task import Evaluation, Metric, check_batch_size
 
 _EVALUATION_BATCH = 100
@@ -83,8 +85,8 @@ class TextTranslation:
             **self._recipe.sizes,
         )
 
-    def epoch(self, epoch: int, start: int) -> Iterator[Batch]:
-        """Token numbers of sources and targets."""
+    def epoch(self, epoch: int, start: int, scale_of: ScaleOf = full_size) -> Iterator[Batch]:
+        """Token numbers of sources and targets; `check_scales` lets no other scale than 1 through."""
         return self._train.epoch(epoch, start)
 
     def share(self, batch: Batch, rank: int, count: int) -> Batch:
@@ -118,18 +120,7 @@ class TextTranslation:
     def keep(self, folder: Path) -> None:
         """Keep both vocabularies: the weights are useless without them."""
         for vocabulary, name in ((self._source, "vocabulary-source.json"), (self._target, "vocabulary-target.json")):
-            path = folder / name
-            if path.exists() and not path.is_file():
-                raise RunFolderError(f"'{path}' is not a regular file: remove it, or start in a new folder")
-            if path.exists() and Vocabulary.load(path) != vocabulary:
-                raise RunFolderError(
-                    f"'{path}' is not the vocabulary of this training text: the text has changed since the run was "
-                    "started; restore it, or start in a new folder"
-                )
-            try:
-                vocabulary.save(path)
-            except OSError as error:
-                raise RunFolderError(f"'{path}' cannot be written: {error.strerror or error}") from error
+            keep_vocabulary(vocabulary, folder / name)
 
     def _bleu(self, model: nn.Module, device: torch.device, search: Callable[..., list[list[int]]]) -> float:
         import sacrebleu  # here, because it takes a second that other tasks need not wait
