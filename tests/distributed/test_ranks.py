@@ -46,6 +46,34 @@ def test_ranks_stay_identical_through_a_mix_of_phases(predictor: str, immediate:
         assert (a == b).all()
 
 
+def accumulate(rank: int, count: int, over_the_loop: bool) -> dict[str, Any]:
+    """Micro-batches without synchronisation but for the last, given in one block or one by one."""
+    model = DistributedDataParallel(build())
+    gp = AdaGP(model, sgd(model), schedules.ladder(2, 1, 1), "paper")
+    for x, y in batches(8, seed=rank):
+        parts = [(x[:5], y[:5]), (x[5:], y[5:])]
+        if over_the_loop:
+            with model.no_sync():
+                gp.step(lambda part=parts[0]: loss_of(model, *part) / 2, last=False)
+            gp.step(lambda part=parts[1]: loss_of(model, *part) / 2)
+            continue
+        with gp.batch() as batch:
+            with model.no_sync():
+                batch.backward(loss_of(model, *parts[0]) / 2)
+            batch.backward(loss_of(model, *parts[1]) / 2)
+        batch.step()
+        gp.optimizer.zero_grad()
+    return {"parameters": [p.detach().numpy() for p in model.parameters()], "counts": gp.counts()}
+
+
+def test_ranks_accumulate_over_a_loop_as_in_one_block() -> None:
+    results = [result for over_the_loop in (False, True) for result in on_ranks(2, accumulate, over_the_loop)]
+    assert results[0]["counts"]["predicted"] > 0
+    for result in results[1:]:
+        assert result["counts"] == results[0]["counts"]
+        assert all((a == b).all() for a, b in zip(result["parameters"], results[0]["parameters"], strict=True))
+
+
 NEEDS = FeatureSpec(output=Pooling(2), input=Pooling(2), loss_grad=True, weighted_input=True)
 
 

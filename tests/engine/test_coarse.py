@@ -228,6 +228,16 @@ def test_a_growing_schedule_moves_on_by_what_it_measures() -> None:
     assert "cosine" in gp.schedule.explain()[0]
 
 
+@pytest.mark.parametrize(("dimensions", "moves"), [(2, False), (1, True)])
+def test_the_work_of_a_scale_depends_on_what_shrinks(dimensions: int, moves: bool) -> None:
+    """Cosine 0.6 at half size: 1.44 times the progress of full size per unit of work in a plane, 0.72 in a line."""
+    schedule = schedules.growing(100, (0.5, 1.0), probe_every=2, patience=1, dimensions=dimensions)
+    schedule.observe_probe(1, schedules.Probe(cosines={0.5: 0.6}, loss=1.0))
+    assert bool(schedule.explain()) is moves
+    with pytest.raises(ValueError, match="dimensions: must be at least 1"):
+        schedules.growing(100, dimensions=0)
+
+
 def test_a_probe_leaves_training_as_it_is() -> None:
     """The same batches at the scales it chose, in a plain loop: bit for bit the same weights and statistics."""
     model, plain = network(), network()

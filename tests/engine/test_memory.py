@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from adagp import AdaGP, schedules
-from adagp.training.measure import peak_bytes
+from adagp.measure import peak_bytes
 
 WIDTH, DEPTH = 512, 6
 ROWS = 4 * WIDTH * WIDTH  # bytes of one layer's rows

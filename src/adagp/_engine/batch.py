@@ -3,6 +3,7 @@
 `__enter__`: the plan is in force, and the graph is cut where no task needs it. The user's forward runs; hooks report to
 its `ForwardPass`. `backward`: true gradients, if a task needs them. `__exit__`: every other source writes its layers'
 `.grad`, then the predictor and the sources that remember learn from the true gradients. The user's optimizer steps.
+A batch that is given in several `with` blocks is completed by the last of them.
 """
 
 import logging
@@ -27,6 +28,7 @@ from adagp._engine.layer_batch import LayerBatch, layer_batch
 from adagp._engine.learning import find_true_grads, notice_missing_gradients, teach
 from adagp._engine.planning import next_plan, resolve_plan
 from adagp._engine.progress import Progress
+from adagp._engine.scaling import Backward, LossScaling
 from adagp._engine.setup import Setup
 from adagp._engine.supply import write_gradients
 from adagp.predictors import Features
@@ -42,7 +44,8 @@ class Batch:
 
     def __init__(self, setup: Setup, progress: Progress, current: Current, scaler: GradScaler | None) -> None:
         """Nothing is in force before the `with` block."""
-        self._setup, self._progress, self._current, self._scaler = setup, progress, current, scaler
+        self._setup, self._progress, self._current = setup, progress, current
+        self._scaling = LossScaling(setup, scaler)
         self.step_index = progress.step_index
         self.plan = next_plan(setup, progress)
         self.failed = False
@@ -63,8 +66,13 @@ class Batch:
             self._update_now if setup.options.immediate else None,
             counts_macs=self._checks_finite is None,
         )
-        self._backward_done = self._ran_own_backward = self._is_scaled = False
+        self._backward_done = self._ran_own_backward = False
         self._scale_was_read = False
+        self._is_last = True
+        self.has_begun = False
+        """Whether a first `with` block of it is over."""
+        self.is_over = False
+        """Whether its last `with` block is over, or it was given up."""
         self._resolve()
 
     def _resolve(self) -> None:
@@ -93,6 +101,18 @@ class Batch:
 
     # --- the plan comes into force
 
+    def expect(self, last: bool, scaler: GradScaler | None) -> "Batch":
+        """Say before a `with` block whether it is the last of this batch."""
+        if scaler is not self._scaling.scaler:
+            raise ValueError("scaler: give every micro-batch of a batch the same one")
+        self._is_last = last
+        return self
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether one `with` block has all of this batch."""
+        return self._is_last and not self.has_begun
+
     def __enter__(self) -> "Batch":
         """Put the plan in force: the graph is cut where no source needs it."""
         if self._current.listener is not None:
@@ -102,13 +122,26 @@ class Batch:
                 f"this batch was made for step {self.step_index}, and step {self._progress.step_index} is next: call "
                 "gp.batch() when a batch begins, once for each"
             )
+        if self.is_over:
+            raise RuntimeError(f"this batch of step {self.step_index} was given up: call gp.batch() for a new one")
         if [layer.name for layer in active_layers(self._setup, self._progress)] != list(self._layers):
+            self._refuse_change()
             self._resolve()  # something was frozen or unfrozen since the batch was made
-        self._refuse_leftovers()
+        if not self.has_begun:
+            self._refuse_leftovers()
+        self._backward_done = False  # each micro-batch has its own
         self._setup.ranks.warn_if_nothing_is_shared()  # at the first batch: a pipeline says before that this is right
         self._graph.cut(self.resolved, self._layers.values(), self._without_source())
         self._forward.listen()
         return self
+
+    def _refuse_change(self) -> None:
+        if self.has_begun:
+            self._end()
+            raise RuntimeError(
+                f"layers were frozen or unfrozen between two micro-batches of step {self.step_index}: do that between "
+                "batches"
+            )
 
     def _refuse_leftovers(self) -> None:
         """A gradient left from before would be mistaken for this batch's."""
@@ -117,7 +150,7 @@ class Batch:
                 if bool(entries(parameter.grad).ne(0).any()):
                     raise RuntimeError(
                         "a gradient is left from an earlier backward: call optimizer.zero_grad() after each step; "
-                        "to accumulate, call batch.backward several times inside one batch"
+                        "to accumulate, call batch.backward several times inside one batch, or give last=False"
                     )
                 parameter.grad = None
 
@@ -126,27 +159,25 @@ class Batch:
 
     # --- the backward runs
 
-    def backward(self, loss: Tensor) -> None:
-        """True backward where the plan has one; may be called again for the next micro-batch of the same batch."""
-        if not isinstance(loss, Tensor):
-            raise TypeError(
-                f"the loss is {loss!r}, not a tensor: give backward the loss itself; a closure must return it"
-            )
-        if loss.numel() != 1:
-            raise ValueError(
-                f"the loss has shape {tuple(loss.shape)}: reduce it to one number, for example by its mean"
-            )
+    def backward(self, loss: Tensor, by: Backward | None = None) -> None:
+        """True backward where the plan has one; may be called again for the next micro-batch of the same batch.
+
+        Args:
+            loss: One number.
+            by: Runs the backward in another library's way, such as `accelerator.backward`. Give it in GP too: there it
+                runs only to find by how much it divides the loss, and only for predictors that ask for its gradient.
+        """
+        _refuse_shape(loss)
         with self._forward.paused():
             if self.plan.phase is Phase.GP:
                 self.failed = self.failed or not bool(torch.isfinite(loss).all())
+                self._scaling.hand_over(by)
                 if self._setup.needs.needs_loss_grad:
-                    self._forward.recorder.differentiate(loss)
+                    self._forward.recorder.differentiate(self._scaling.loss_in_gp(loss, by))
             else:
                 self._refuse_loss(loss)
                 if loss.requires_grad:
-                    self._is_scaled = self._scaler is not None
-                    scaled = loss if self._scaler is None else self._scaler.scale(loss)
-                    scaled.backward()
+                    self._scaling.backward(loss, by)
                 self._backward_done = self._ran_own_backward = True
         self.ran_forward()
 
@@ -161,7 +192,7 @@ class Batch:
     def _refuse_loss(self, loss: Tensor) -> None:
         if not loss.requires_grad and self._needs_backward():
             raise RuntimeError("the loss depends on no trainable parameter: compute it from the model's output")
-        if self._scaler is not None and self._scaler.is_enabled():
+        if self._scaling.is_enabled:
             return  # it skips the step by itself and lowers its scale
         if self._setup.ranks.any(not bool(torch.isfinite(loss).all()), loss.device):
             raise NonFiniteError(
@@ -178,20 +209,30 @@ class Batch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Supply the other gradients and let everything learn."""
-        self._forward.stop()
+        """Supply the other gradients and let everything learn, unless more micro-batches follow."""
+        self._forward.pause()
         changed = self._graph.restore()
+        self.has_begun = True
         if kind is not None:
-            self._discard()
+            self._end()
             return
         try:
-            self._complete(changed)
+            self._refuse_unfinished(changed)
+            if self._is_last:
+                self._complete()
         except BaseException:
-            self._discard()
+            self._end()
             raise
 
-    def _complete(self, changed: nn.Parameter | None) -> None:
-        self._refuse_unfinished(changed)
+    def _end(self) -> None:
+        """Give the batch up."""
+        self._forward.stop()
+        self.is_over = True
+        self._discard()
+
+    def _complete(self) -> None:
+        self._forward.stop()
+        self.is_over = True
         alignments: dict[str, GradientAlignment] = {}
         with torch.no_grad(), _full_precision(self._setup.device):
             layers = list(self._layers.values())
@@ -200,11 +241,12 @@ class Batch:
             notice_missing_gradients(self._progress, self._current, layers, self.step_index, self._ran_own_backward)
             supplied = self._supply(features)
             if not self.failed:
-                self._unscale(supplied)
+                self._scaling.unscale(supplied)
                 alignments = self._learn(features, supplied)
         if self.failed:
             self._discard()
             self._progress.count("fallback")
+        self._scaling.hand_back()
         self._advance(alignments)
 
     def _refuse_unfinished(self, changed: nn.Parameter | None) -> None:
@@ -214,7 +256,6 @@ class Batch:
                 f"{self.step_index}, whose plan has another source for it: freeze and unfreeze between batches"
             )
         if self.plan.is_coarse and not self._scale_was_read:
-            self._discard()
             raise RuntimeError(
                 f"step {self.step_index} is a coarse batch (scale {self.plan.scale:g}), and batch.scale was not read: "
                 "make its samples smaller, for example by adagp.coarse.images(x, batch.scale)"
@@ -228,8 +269,7 @@ class Batch:
         layers = list(self._layers.values())
         loss_grad, is_missing = None, False
         if self._setup.needs.needs_loss_grad:
-            scale = self._scaler.get_scale() if self._is_scaled and self._scaler is not None else 1.0
-            loss_grad = self._forward.recorder.weigh_inputs(scale)
+            loss_grad = self._forward.recorder.weigh_inputs(self._scaling.of_gradients)
             is_missing = loss_grad is None and any(entry.uses_features and entry.has_run for entry in layers)
         self.failed, is_missing = agree_on_events(self._setup, layers, self.failed, is_missing)
         if is_missing:
@@ -276,23 +316,13 @@ class Batch:
         with _full_precision(self._setup.device):
             self._write([entry], features, samples)
         self._count(entry)
-        self._setup.optimizer.step()
+        for optimizer in self._setup.optimizers_of(entry.layer):
+            optimizer.step()
         entry.layer.assign(None)
 
     def _count(self, entry: LayerBatch) -> None:
         """Count what the optimizer will find: a source that gave nothing was a skip."""
         self._progress.count("skip" if entry.layer.weight.grad is None else entry.spec.name)
-
-    def _unscale(self, supplied: Sequence[LayerBatch]) -> None:
-        """Let the scaler unscale what backward brought, and nothing else."""
-        if self._scaler is None or not self._is_scaled:
-            return
-        kept = [(parameter, parameter.grad) for entry in supplied for parameter in entry.layer.parameters()]
-        for parameter, _ in kept:
-            parameter.grad = None
-        self._scaler.unscale_(self._setup.optimizer)
-        for parameter, grad in kept:
-            parameter.grad = grad
 
     # --- everything learns
 
@@ -331,8 +361,7 @@ class Batch:
                     "true gradients are not checked for NaN and infinity: that would take more than 1 %% of a batch; "
                     "stop_on_nonfinite=True checks them all the same"
                 )
-        is_scaled = self._scaler is not None and self._scaler.is_enabled()
-        if self._checks_finite is False or not self._ran_own_backward or is_scaled:
+        if self._checks_finite is False or not self._ran_own_backward or self._scaling.is_enabled:
             return
         known = [entry for name, entry in self._layers.items() if name in squares]
         checked = {id(parameter) for entry in (*known, *supplied) for parameter in entry.layer.parameters()}
@@ -363,12 +392,15 @@ class Batch:
         self._progress.step_index = self.step_index + 1
 
     def step(self) -> None:
-        """Step the optimizer as this batch needs it: through the GradScaler only where gradients were scaled."""
-        if self._scaler is not None and self._is_scaled and not self.failed:
-            self._scaler.step(self._setup.optimizer)
-            self._scaler.update()
-        else:
-            self._setup.optimizer.step()
+        """Step every optimizer as this batch needs it: through a GradScaler only where gradients were scaled."""
+        self._scaling.step()
+
+
+def _refuse_shape(loss: Tensor) -> None:
+    if not isinstance(loss, Tensor):
+        raise TypeError(f"the loss is {loss!r}, not a tensor: give backward the loss itself; a closure must return it")
+    if loss.numel() != 1:
+        raise ValueError(f"the loss has shape {tuple(loss.shape)}: reduce it to one number, for example by its mean")
 
 
 def _full_precision(device: torch.device) -> AbstractContextManager[object]:

@@ -1,7 +1,7 @@
 """`AdaGP`: attaches to a model and an optimizer, and runs batches under the schedule's plans."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import FunctionType
@@ -28,6 +28,7 @@ from adagp._engine.finite import NonFiniteError
 from adagp._engine.planning import next_plan
 from adagp._engine.probe import probe
 from adagp._engine.progress import LayerProgress, Progress
+from adagp._engine.scaling import Backward
 from adagp._engine.setup import Options, set_up
 from adagp.layers import Coverage
 from adagp.layers.coverage import owners
@@ -51,7 +52,7 @@ class AdaGP:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | Sequence[Optimizer],
         schedule: Schedule | Callable[[int], Plan],
         predictor: str | Predictor | None = "trusted",
         *,
@@ -67,7 +68,8 @@ class AdaGP:
 
         Args:
             model: Any module; it stays as it is.
-            optimizer: Any optimizer over the model's parameters.
+            optimizer: Any optimizer over the model's parameters, or several that share them out, such as Muon for the
+                matrices and AdamW for the rest.
             schedule: Says for each step which source supplies each layer; see `adagp.schedules`.
             predictor: `trusted`, `paper`, `literal`, an object with the methods of `Predictor`, or None for none.
             sources: Objects to take for some sources in place of the default ones, such as `{"topk": TopK(k=4)}`.
@@ -85,6 +87,7 @@ class AdaGP:
         self._setup = set_up(model, optimizer, schedule, predictor, sources or {}, include, exclude, options)
         self._progress = Progress({layer.name: LayerProgress() for layer in self._setup.layers})
         self._current = Current()
+        self._begun: Batch | None = None  # some of its micro-batches are done
         self._hooks = self._hook_in()
         self._order_hooks = self._hook_in_for_order() if self.schedule.wants_order else []
 
@@ -119,8 +122,15 @@ class AdaGP:
 
     @property
     def optimizer(self) -> Optimizer:
+        """What steps the model's parameters, where one optimizer holds them all."""
+        if len(self.optimizers) > 1:
+            raise AttributeError(f"this AdaGP has {len(self.optimizers)} optimizers: use gp.optimizers")
+        return self.optimizers[0]
+
+    @property
+    def optimizers(self) -> tuple[Optimizer, ...]:
         """What steps the model's parameters."""
-        return self._setup.optimizer
+        return self._setup.optimizers
 
     @property
     def schedule(self) -> Schedule:
@@ -153,21 +163,40 @@ class AdaGP:
         return self._progress.predictor_seconds
 
     @overload
-    def step(self, closure: Closure[Tensor], scaler: GradScaler | None = None) -> Tensor | None: ...
+    def step(
+        self,
+        closure: Closure[Tensor],
+        scaler: GradScaler | None = None,
+        backward: Backward | None = None,
+        last: bool = True,
+    ) -> Tensor | None: ...
 
     @overload
     def step(
-        self, closure: Closure[tuple[Tensor, *More]], scaler: GradScaler | None = None
+        self,
+        closure: Closure[tuple[Tensor, *More]],
+        scaler: GradScaler | None = None,
+        backward: Backward | None = None,
+        last: bool = True,
     ) -> tuple[Tensor, *More] | None: ...
 
-    def step(self, closure: Closure[Any], scaler: GradScaler | None = None) -> Any:
+    def step(
+        self,
+        closure: Closure[Any],
+        scaler: GradScaler | None = None,
+        backward: Backward | None = None,
+        last: bool = True,
+    ) -> Any:
         """Run one batch: forward, gradients, optimizer.
 
         Args:
             closure: Runs the forward and returns the loss, or a tuple of the loss and more, such as the model's
                 outputs. It must not call `backward` itself. For schedules with coarse batches it takes the scale of
                 the batch, as in `lambda scale: loss(model(adagp.coarse.images(x, scale)), y)`.
-            scaler: A GradScaler, used only in batches with a true backward.
+            scaler: A GradScaler, used only in batches with a true backward. With `backward`, the one it scales by.
+            backward: Runs the backward in another library's way, such as `accelerator.backward`.
+            last: Whether this is the last micro-batch of its batch. If not, gradients accumulate and nothing is
+                updated: the next call goes on with the same batch.
 
         Returns:
             The detached loss, in a tuple with the rest where the closure gave one; None where the forward was left
@@ -175,14 +204,28 @@ class AdaGP:
         """
         if not callable(closure):
             raise TypeError(f"closure = {closure!r}: give a function that returns the loss")
+        if not last:
+            self._refuse_accumulation()
         evaluate = self._with_scale(closure)
-        if isinstance(self.optimizer, torch.optim.LBFGS):
-            result = self._step_lbfgs(evaluate)
+        if self._setup.uses_lbfgs:
+            result = self._step_lbfgs(evaluate, backward)
         else:
-            batch, result = self._evaluate(evaluate, scaler)
+            batch, result = self._evaluate(evaluate, scaler, backward, last)
+            if not last:
+                return result
             batch.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
         return result
+
+    def _refuse_accumulation(self) -> None:
+        if self._setup.uses_lbfgs:
+            raise ValueError("last=False: LBFGS evaluates a batch several times: compute its whole loss in the closure")
+        if self.schedule.wants_probes:
+            raise ValueError(
+                f"last=False: {type(self.schedule).__name__} evaluates some batches at several scales, so the closure "
+                "must have the whole batch"
+            )
 
     def _with_scale(self, closure: Closure[Any]) -> Callable[[float], Any]:
         """The closure as a function of the scale; one that takes none is refused where the schedule needs it."""
@@ -196,7 +239,7 @@ class AdaGP:
             )
         return lambda scale: closure()  # type: ignore[call-arg]
 
-    def _step_lbfgs(self, closure: Callable[[float], Any]) -> Any:
+    def _step_lbfgs(self, closure: Callable[[float], Any], backward: Backward | None) -> Any:
         """LBFGS evaluates a batch several times; it remains one step of the schedule, and the first loss counts."""
         first = self.step_index
         results: list[Any] = []
@@ -204,30 +247,39 @@ class AdaGP:
         def evaluate() -> float:
             self._progress.step_index = first
             self.optimizer.zero_grad(set_to_none=True)
-            results.append(self._evaluate(closure, None)[1])
+            results.append(self._evaluate(closure, None, backward, last=True)[1])
             return float(_loss_of(results[-1]))
 
         self.optimizer.step(evaluate)
         return results[0]
 
-    def _evaluate(self, closure: Callable[[float], Any], scaler: GradScaler | None) -> tuple[Batch, Any]:
-        """One batch, and what the closure returned; a GP batch that is not finite is done again with backprop."""
-        batch, result = self._evaluate_once(closure, scaler)
-        if batch.failed:  # it left nothing behind, and the next plan is backprop: the same step again
+    def _evaluate(
+        self, closure: Callable[[float], Any], scaler: GradScaler | None, backward: Backward | None, last: bool
+    ) -> tuple[Batch, Any]:
+        """One batch, and what the closure returned; a GP batch that is not finite is done again with backprop.
+
+        Of an accumulated batch only the last micro-batch is here: nothing is applied, and the next batch is backprop.
+        """
+        begun = self._open(scaler, last)
+        is_whole = begun.is_whole
+        batch, result = self._evaluate_once(begun, closure, backward)
+        if batch.failed and is_whole:  # it left nothing behind, and the next plan is backprop: the same step again
             self._progress.step_index = batch.step_index
-            batch, result = self._evaluate_once(closure, scaler)
+            batch, result = self._evaluate_once(self._open(scaler, last), closure, backward)
         return batch, result
 
-    def _evaluate_once(self, closure: Callable[[float], Any], scaler: GradScaler | None) -> tuple[Batch, Any]:
-        batch = self._open(scaler)
+    def _evaluate_once(
+        self, batch: Batch, closure: Callable[[float], Any], backward: Backward | None
+    ) -> tuple[Batch, Any]:
+        is_first = not batch.has_begun
         with batch:
             if not batch.needs_forward:
                 return batch, None
             with _explained_gp(batch):
                 result = closure(batch.scale)
-            if any(parameter.grad is not None for parameter in self._setup.parameters()):
+            if is_first and any(parameter.grad is not None for parameter in self._setup.parameters()):
                 raise RuntimeError("the closure called backward, which gp.step does itself: return the loss, no more")
-            self._backward(batch, _loss_of(result), partial(closure, batch.scale))
+            self._backward(batch, _loss_of(result), backward, partial(closure, batch.scale))
         loss = _loss_of(result).detach()
         scales = self.schedule.probe_scales(batch.step_index)
         if scales and not batch.failed:
@@ -235,10 +287,10 @@ class AdaGP:
             self.schedule.observe_probe(batch.step_index, found)
         return batch, (loss, *result[1:]) if isinstance(result, tuple) else loss
 
-    def _backward(self, batch: Batch, loss: Tensor, closure: Callable[[], Any]) -> None:
+    def _backward(self, batch: Batch, loss: Tensor, by: Backward | None, closure: Callable[[], Any]) -> None:
         """The batch's backward; where the loss is not finite, one more forward finds the layer."""
         try:
-            batch.backward(loss)
+            batch.backward(loss, by)
         except NonFiniteError as error:
             raise NonFiniteError(f"{error}; {self._first_not_finite(closure)}") from None
 
@@ -264,27 +316,35 @@ class AdaGP:
             return "the output of every covered layer is finite"
         return f"layer {found[0]!r} is the first whose output is not finite"
 
-    def batch(self, scaler: GradScaler | None = None) -> Batch:
+    def batch(self, scaler: GradScaler | None = None, last: bool = True) -> Batch:
         """Open one batch of the schedule, for loops that need their own hands; use it in a `with` statement.
 
         Several `backward` calls inside accumulate, as micro-batches do. When the block ends every `.grad` is in place.
 
         Args:
-            scaler: A GradScaler, used only where there is a true backward.
+            scaler: A GradScaler, used only where there is a true backward. With `batch.backward(loss, by=...)`, the one
+                that `by` scales with.
+            last: Whether the block has the last micro-batch of its batch. If not, gradients accumulate, and the next
+                call goes on with the same batch. Between the blocks the model is as without a batch.
         """
         if self.schedule.wants_probes:
             raise ValueError(
                 f"{type(self.schedule).__name__} evaluates some batches at several scales, which only gp.step can do: "
                 "use gp.step, or schedules.progressive"
             )
-        return self._open(scaler)
+        return self._open(scaler, last)
 
-    def _open(self, scaler: GradScaler | None) -> Batch:
+    def _open(self, scaler: GradScaler | None, last: bool) -> Batch:
+        """The batch that has begun, or a new one."""
         if not self._hooks:
             raise RuntimeError("this AdaGP was removed from its model: build a new one")
-        if not self.schedule.wants_order:
-            _remove(self._order_hooks)
-        return Batch(self._setup, self._progress, self._current, scaler)
+        batch = self._begun
+        if batch is None or batch.is_over or batch.step_index != self.step_index:
+            if not self.schedule.wants_order:
+                _remove(self._order_hooks)
+            batch = Batch(self._setup, self._progress, self._current, scaler)
+        self._begun = None if last else batch
+        return batch.expect(last, scaler)
 
     def join_pipeline(self) -> None:
         """Say that this model is one stage of a pipeline, whose other ranks train other stages.
@@ -333,6 +393,7 @@ class AdaGP:
 
     def remove(self) -> None:
         """Take every hook out of the model; it is then as it was before."""
+        self._begun = None
         _remove(self._hooks)
         _remove(self._order_hooks)
 
@@ -343,6 +404,7 @@ class AdaGP:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave; ValueError says in what the saved model or set-up differs from this one."""
         saved_state.load(self._setup, self._progress, state)
+        self._begun = None
 
 
 def _remove(hooks: list[RemovableHandle]) -> None:

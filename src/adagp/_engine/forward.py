@@ -56,9 +56,13 @@ class ForwardPass:
         self._current.listener = self
         self._is_recording = True
 
+    def pause(self) -> None:
+        """Hooks do nothing until the next `listen`."""
+        self._current.listener = None
+
     def stop(self) -> None:
         """Hooks do nothing any more, and nothing keeps the batch alive."""
-        self._current.listener = None
+        self.pause()
         self._update_now = None
 
     @contextmanager
@@ -107,6 +111,11 @@ class ForwardPass:
         if self._is_recording:  # in backward, activation checkpointing runs layers a second time
             self._record(entry, layer_input, output)
         if entry.spec.needs_grad_output and torch.is_grad_enabled():
+            if layer.is_part:
+                raise TypeError(
+                    f"layer {layer.name!r} is a step inside of {type(layer.module).__name__}, where no gradient of its "
+                    "output can be had: give it another source"
+                )
             if not isinstance(layer_input, Tensor):
                 raise TypeError(
                     f"layer {layer.name!r} was called without a tensor as its input: give it another source"

@@ -69,4 +69,5 @@ class GraphCut:
         changed = next((parameter for parameter in self._cut if parameter.requires_grad), None)
         for parameter in self._cut:
             parameter.requires_grad_(True)
+        self._cut.clear()
         return changed

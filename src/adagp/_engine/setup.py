@@ -2,7 +2,7 @@
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from adagp import predictors, schedules
 from adagp import sources as known_sources
 from adagp._engine.capture.recorder import Poolers
-from adagp.distributed.ranks import Ranks, refuse_sharded, unwrap
+from adagp.distributed.ranks import Ranks, inside_fabric, refuse_sharded, unwrap
 from adagp.layers import Layer
 from adagp.layers.coverage import find_layers, present_coverage, shared_layers, uncovered_parameters
 from adagp.predictors import FeatureSpec, Predictor
@@ -43,7 +43,7 @@ class Setup:
     Attributes:
         model: The user's own module, inside DistributedDataParallel too.
         given_model: What the user calls: `model`, or DistributedDataParallel around it.
-        optimizer: Steps the model's parameters.
+        optimizers: Step the model's parameters, each its own.
         schedule: Says for each step which source supplies each layer.
         predictor: Predicts gradients; None where nothing does.
         sources: Every source that the schedule may ask for, by name.
@@ -58,7 +58,7 @@ class Setup:
 
     model: nn.Module
     given_model: nn.Module
-    optimizer: Optimizer
+    optimizers: tuple[Optimizer, ...]
     schedule: Schedule
     predictor: Predictor | None
     sources: Mapping[str, Source]
@@ -98,8 +98,20 @@ class Setup:
         )
 
     def parameters(self) -> list[nn.Parameter]:
-        """All parameters that the optimizer holds now."""
-        return _held(self.optimizer)
+        """All parameters that the optimizers hold now."""
+        return _held(*self.optimizers)
+
+    def optimizers_of(self, layer: Layer) -> list[Optimizer]:
+        """The optimizers that hold a parameter of a layer."""
+        if len(self.optimizers) == 1:
+            return list(self.optimizers)
+        own = {id(parameter) for parameter in layer.parameters()}
+        return [one for one in self.optimizers if any(id(parameter) in own for parameter in _held(one))]
+
+    @cached_property
+    def uses_lbfgs(self) -> bool:
+        """Whether the optimizer evaluates the loss several times a step."""
+        return any(isinstance(one, torch.optim.LBFGS) for one in self.optimizers)
 
     def group_norms(self) -> Iterator[nn.Module]:
         """All GroupNorm modules."""
@@ -114,7 +126,7 @@ class Setup:
 
 def set_up(
     model: nn.Module,
-    optimizer: Optimizer,
+    optimizer: Optimizer | Sequence[Optimizer],
     schedule: Schedule | Callable[[int], Plan],
     predictor: str | Predictor | None,
     sources: Mapping[str, Source],
@@ -126,10 +138,12 @@ def set_up(
 
     The arguments are those of `AdaGP`.
     """
-    _refuse_other_kinds(model, optimizer, schedule, predictor)
+    model = inside_fabric(model)
+    optimizers = tuple(optimizer) if isinstance(optimizer, Sequence) else (optimizer,)
+    _refuse_other_kinds(model, optimizers, schedule, predictor)
     refuse_sharded(model)
     own = unwrap(model)
-    layers, reasons = _find(own, optimizer, include, exclude)
+    layers, reasons = _find(own, optimizers, include, exclude)
     known = schedule if isinstance(schedule, Schedule) else schedules.from_function(schedule)
     built = predictors.build(predictor) if isinstance(predictor, str) else predictor
     if built is not None:
@@ -138,7 +152,7 @@ def set_up(
     setup = Setup(
         model=own,
         given_model=model,
-        optimizer=optimizer,
+        optimizers=optimizers,
         schedule=known,
         predictor=built,
         sources=known_sources.build(known.sources, built, sources),
@@ -158,14 +172,14 @@ def set_up(
     return setup
 
 
-def _held(optimizer: Optimizer) -> list[nn.Parameter]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+def _held(*optimizers: Optimizer) -> list[nn.Parameter]:
+    return [part for optimizer in optimizers for group in optimizer.param_groups for part in group["params"]]
 
 
 def _find(
-    model: nn.Module, optimizer: Optimizer, include: str | None, exclude: str | None
+    model: nn.Module, optimizers: Sequence[Optimizer], include: str | None, exclude: str | None
 ) -> tuple[list[Layer], dict[str, str]]:
-    optimized = _held(optimizer)
+    optimized = _held(*optimizers)
     trained = {id(parameter) for parameter in optimized}
     if not any(id(parameter) in trained for parameter in model.parameters()):
         raise ValueError(
@@ -187,12 +201,13 @@ def _refuse_what_cannot_work(setup: Setup) -> None:
     if len(devices) > 1:
         names = ", ".join(sorted(map(str, devices)))
         raise ValueError(f"the model's layers are on several devices ({names}): one AdaGP serves one device")
-    if isinstance(setup.optimizer, torch.optim.LBFGS) and (options.immediate or options.skip_forward):
+    _refuse_optimizers(setup)
+    if setup.uses_lbfgs and (options.immediate or options.skip_forward):
         raise ValueError(
             "LBFGS evaluates the loss several times a step, with all gradients: use immediate=False and "
             "skip_forward=False"
         )
-    if isinstance(setup.optimizer, torch.optim.LBFGS) and setup.schedule.wants_probes:
+    if setup.uses_lbfgs and setup.schedule.wants_probes:
         raise ValueError("LBFGS evaluates the loss several times a step: use a schedule that does not probe batches")
     if options.immediate and setup.shared:
         first = next(layer.name for layer in setup.layers if layer.name in setup.shared)
@@ -205,6 +220,19 @@ def _refuse_what_cannot_work(setup: Setup) -> None:
             "immediate=True: the predictor asks for the gradient of the loss at the model's output, which is known "
             "only after the forward: use immediate=False"
         )
+
+
+def _refuse_optimizers(setup: Setup) -> None:
+    """Each parameter has one optimizer, and one that evaluates the loss again stands alone."""
+    held: set[int] = set()
+    for optimizer in setup.optimizers:
+        own = {id(parameter): parameter for parameter in _held(optimizer)}
+        twice = next((parameter for key, parameter in own.items() if key in held), None)
+        if twice is not None:
+            raise ValueError(f"{setup.name_of(twice)} is held by two optimizers: give each parameter to one of them")
+        held |= own.keys()
+    if setup.uses_lbfgs and len(setup.optimizers) > 1:
+        raise ValueError("LBFGS evaluates the loss several times a step: use it as the only optimizer")
 
 
 def _warn_of_low_coverage(setup: Setup) -> None:
@@ -221,20 +249,16 @@ def _warn_of_low_coverage(setup: Setup) -> None:
     )
 
 
-def _refuse_other_kinds(model: object, optimizer: object, schedule: object, predictor: object) -> None:
+def _refuse_other_kinds(model: object, optimizers: Sequence[object], schedule: object, predictor: object) -> None:
     """Name an argument that is not what it should be before something deep inside does."""
     if hasattr(model, "_orig_mod"):
         raise ValueError("model is already compiled: attach AdaGP to the plain module first, then torch.compile it")
     if not isinstance(model, nn.Module):
         raise TypeError(f"model = {model!r}: give a torch.nn.Module, and the optimizer after it")
-    if not hasattr(optimizer, "param_groups"):  # some that wrap another are no torch.optim.Optimizer themselves
-        raise TypeError(f"optimizer = {optimizer!r}: give the torch.optim optimizer of the model's parameters")
-    kind = next((kind for kind in type(optimizer).__mro__ if kind.__module__.split(".")[0] == "opacus"), None)
-    if kind is not None:
-        raise ValueError(
-            f"optimizer = {kind.__module__}.{kind.__name__}: it adds noise to clipped per-sample gradients, and a "
-            "prediction carries no privacy guarantee: train without AdaGP, or without differential privacy"
-        )
+    if not optimizers:
+        raise ValueError("optimizer = []: give at least one optimizer of the model's parameters")
+    for optimizer in optimizers:
+        _refuse_optimizer(optimizer)
     if not callable(schedule):
         raise TypeError(f"schedule = {schedule!r}: give one of adagp.schedules, or a function from a step to its Plan")
     try:
@@ -248,6 +272,17 @@ def _refuse_other_kinds(model: object, optimizer: object, schedule: object, pred
         ) from None
     if isinstance(predictor, type):
         raise TypeError(f"predictor = {predictor!r}: give an object, not its class")
+
+
+def _refuse_optimizer(optimizer: object) -> None:
+    if not hasattr(optimizer, "param_groups"):  # some that wrap another are no torch.optim.Optimizer themselves
+        raise TypeError(f"optimizer = {optimizer!r}: give the torch.optim optimizer of the model's parameters")
+    kind = next((kind for kind in type(optimizer).__mro__ if kind.__module__.split(".")[0] == "opacus"), None)
+    if kind is not None:
+        raise ValueError(
+            f"optimizer = {kind.__module__}.{kind.__name__}: it adds noise to clipped per-sample gradients, and a "
+            "prediction carries no privacy guarantee: train without AdaGP, or without differential privacy"
+        )
 
 
 def _refuse_predictor(predictor: Predictor) -> None:

@@ -205,8 +205,9 @@ class Pipeline:
         self._batch.ran_forward()
 
     def _update(self) -> None:
-        self._gp.optimizer.step()
-        self._gp.optimizer.zero_grad(set_to_none=True)
+        for optimizer in self._gp.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
 
 def _start(operations: list[Any]) -> list[Work]:

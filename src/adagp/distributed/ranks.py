@@ -15,6 +15,14 @@ from torch.nn.parallel import DistributedDataParallel
 logger = logging.getLogger("adagp")
 
 
+def inside_fabric(model: nn.Module) -> nn.Module:
+    """What the wrapper of Lightning Fabric calls: DistributedDataParallel, or the user's own module."""
+    if isinstance(model, nn.Module) and type(model).__name__ == "_FabricModule":
+        inner: nn.Module = model._forward_module  # type: ignore[assignment]
+        return inner
+    return model
+
+
 def unwrap(model: nn.Module) -> nn.Module:
     """The user's own module inside DistributedDataParallel, so that layers keep the names the user knows."""
     return model.module if isinstance(model, DistributedDataParallel) else model
@@ -47,6 +55,8 @@ class Ranks:
         self.count = 1 if wrapped is None else distributed.get_world_size(self._group)
         self.mixes_sources = wrapped is None or (wrapped.find_unused_parameters and not wrapped.static_graph)
         """Whether a batch with a backward may leave parameters without a gradient."""
+        self.sent_bytes = 0
+        """What this rank gave to messages so far, beside those of DistributedDataParallel."""
         joined = distributed.is_available() and distributed.is_initialized()
         self._share_nothing = wrapped is None and joined and distributed.get_world_size() > 1
 
@@ -68,6 +78,7 @@ class Ranks:
         if self.count == 1 or not tensors:
             return list(tensors)
         flat = torch.cat([tensor.flatten() for tensor in tensors])
+        self.sent_bytes += flat.nbytes
         distributed.all_reduce(flat, group=self._group)
         flat /= self.count
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])
@@ -84,5 +95,6 @@ class Ranks:
         if self.count == 1 or not numbers:
             return list(numbers)
         sums = torch.tensor(list(numbers), dtype=torch.int64, device=device)
+        self.sent_bytes += sums.nbytes
         distributed.all_reduce(sums, group=self._group)
         return [int(number) for number in sums.tolist()]

@@ -4,10 +4,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import nn
 
-from adagp.layers.kinds import Layer, kind_of
+from adagp.layers.kinds import Layer, LayerKind, kind_of
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class CoverageRow:
     """One module that owns parameters: whether `adagp` supplies its gradient, and if not, why and what to do.
 
     Attributes:
-        layer: The module's name.
+        layer: The module's name; of a module with several weights, that of one of them, such as `attention.in_proj`.
         kind: Its class.
         parameters: How many it owns; a parameter that several modules own counts once.
         covered: Whether a source can supply its weight gradient now.
@@ -85,14 +86,15 @@ def find_layers(
     suppliers: dict[int, str] = {}  # which layer supplies a parameter's gradient
     reasons: dict[str, str] = {}
     found: list[Layer] = []
-    for name, module, own in _owners(model):
-        reason = choice.reason(name, module)
-        if not reason and id(module) in functional:
+    for owner in _owners(model):
+        name = owner.name
+        reason = choice.reason(owner)
+        if not reason and id(owner.module) in functional:
             reason = "used functionally by MultiheadAttention, its output is never seen: use explicit Linear layers"
-        reason = reason or _uncovered_reason(module, own, in_optimizer, suppliers)
+        reason = reason or _uncovered_reason(owner, in_optimizer, suppliers)
         reasons[name] = reason
         if not reason:
-            layer = _layer(name, module, own, in_optimizer - suppliers.keys())
+            layer = _layer(owner, in_optimizer - suppliers.keys())
             found.append(layer)
             suppliers.update({id(parameter): name for parameter in layer.parameters()})
     choice.refuse_without_effect([name for name, reason in reasons.items() if not reason or "left out" in reason])
@@ -115,7 +117,7 @@ def present_coverage(
     held = {id(parameter) for parameter in optimized}
     counted: set[int] = set()
     rows = []
-    for name, module, own in _owners(model):
+    for name, module, own, kind, _ in _owners(model):
         layer, reason = by_name.get(name), reasons[name]
         if layer is not None and not layer.weight.requires_grad:
             reason = "frozen: weight.requires_grad is False"
@@ -127,7 +129,7 @@ def present_coverage(
             if supplier == name and id(parameter) not in counted:
                 counted.add(id(parameter))
                 mine.append(parameter)
-            elif key == "weight" and supplier != name and kind_of(module) is None:
+            elif key == "weight" and supplier != name and kind is None:
                 reason = _tied(supplier)
         trained = [part for part in mine if part.requires_grad and id(part) in held]
         supplied = [part for part in trained if not reason and id(part) in suppliers]
@@ -149,28 +151,73 @@ def layer_names(model: nn.Module, include: str | None = None, exclude: str | Non
 
 
 def owners(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Every module that owns parameters, covered or not, in the order of registration."""
-    return ((name, module) for name, module, _ in _owners(model))
+    """Every module that owns parameters, covered or not, in the order of registration.
+
+    A module with several weights that are layers by themselves comes once for each, under the layer's name.
+    """
+    return ((owner.name, owner.module) for owner in _owners(model))
 
 
 def sharing_modules(model: nn.Module) -> dict[str, list[str]]:
     """For every module that owns parameters, the others that own one of the same."""
     by_parameter: dict[int, list[str]] = {}
-    for name, _, own in _owners(model):
-        for parameter in own.values():
-            by_parameter.setdefault(id(parameter), []).append(name)
+    for owner in _owners(model):
+        for parameter in owner.own.values():
+            by_parameter.setdefault(id(parameter), []).append(owner.name)
     return {
-        name: [other for parameter in own.values() for other in by_parameter[id(parameter)] if other != name]
-        for name, _, own in _owners(model)
+        owner.name: [
+            other for parameter in owner.own.values() for other in by_parameter[id(parameter)] if other != owner.name
+        ]
+        for owner in _owners(model)
     }
 
 
-def _owners(model: nn.Module) -> Iterator[tuple[str, nn.Module, dict[str, nn.Parameter]]]:
-    """Every module that owns parameters, with its name and those parameters."""
+def parts_by_weight(model: nn.Module) -> dict[str, str]:
+    """The names of the layers that are parts of a module, by the name of their weight."""
+    parts = {id(owner.own["weight"]): owner.name for owner in _owners(model) if owner.is_part}
+    return {name: parts[id(weight)] for name, weight in model.named_parameters() if id(weight) in parts}
+
+
+class _Owner(NamedTuple):
+    """A module that owns parameters, or one of its parts.
+
+    Attributes:
+        name: Its name.
+        module: The module whose call shows it.
+        own: Its parameters; the weight of a part is `weight`, its bias `bias`.
+        kind: How its weight is seen as rows; None if it is not.
+        is_part: Whether it is one of several weights of the module.
+    """
+
+    name: str
+    module: nn.Module
+    own: dict[str, nn.Parameter]
+    kind: LayerKind | None
+    is_part: bool = False
+
+
+def _owners(model: nn.Module) -> Iterator[_Owner]:
+    """Every module that owns parameters, and every part of a module that has several layers, with those parameters."""
+    in_parts: set[tuple[int, int]] = set()  # parameters of parts, by the module that is called and themselves
+    callers: dict[int, int] = {}  # modules inside of one with parts, by that one
     for name, module in model.named_modules():
-        own = dict(module.named_parameters(recurse=False))
-        if own:
-            yield name, module, own
+        kind = kind_of(module)
+        parts = None if kind is None else kind.parts(module)
+        for short, part in (parts or {}).items():
+            if not isinstance(part.weight, nn.Parameter):  # computed by a parametrization
+                continue
+            own = {"weight": part.weight} | ({} if part.bias is None else {"bias": part.bias})
+            in_parts |= {(id(module), id(parameter)) for parameter in own.values()}
+            yield _Owner(f"{name}.{short}" if name else short, module, own, part.kind, is_part=True)
+        if parts:
+            callers |= {id(child): id(module) for child in module.modules()}
+        rest = {
+            key: parameter
+            for key, parameter in module.named_parameters(recurse=False)
+            if (callers.get(id(module)), id(parameter)) not in in_parts
+        }
+        if rest:
+            yield _Owner(name, module, rest, None if parts is not None else kind)
 
 
 class _Choice:
@@ -180,14 +227,14 @@ class _Choice:
         self._patterns = {"include": include, "exclude": exclude}
         self._matched: set[str] = set()
 
-    def reason(self, name: str, module: nn.Module) -> str:
+    def reason(self, owner: _Owner) -> str:
         """Why the user does not want this module covered, or an empty string."""
-        if kind_of(module) is None:
+        if owner.kind is None:
             return ""
         hits = {
             label
             for label, pattern in self._patterns.items()
-            if pattern is not None and (pattern.search(name) or pattern.search(type(module).__name__))
+            if pattern is not None and (pattern.search(owner.name) or pattern.search(type(owner.module).__name__))
         }
         self._matched |= hits
         if "exclude" in hits:
@@ -222,13 +269,12 @@ def _used_functionally(model: nn.Module) -> set[int]:
     }
 
 
-def _uncovered_reason(
-    module: nn.Module, own: dict[str, nn.Parameter], in_optimizer: set[int], suppliers: dict[int, str]
-) -> str:
+def _uncovered_reason(owner: _Owner, in_optimizer: set[int], suppliers: dict[int, str]) -> str:
     """Why a module is not covered, or an empty string."""
-    if kind_of(module) is None:
+    module = owner.module
+    if owner.kind is None:
         return f"no rows for type {_type_name(type(module))}: gradient None in GP; see `layers.register`"
-    weight = own.get("weight")
+    weight = owner.own.get("weight")
     if weight is None:
         return "its weight is computed from other parameters (a parametrization): gradient None in GP"
     if isinstance(weight, nn.UninitializedParameter):
@@ -253,29 +299,28 @@ def _type_name(kind: type[nn.Module]) -> str:
     return kind.__qualname__ if path.startswith("torch.nn.") else path
 
 
-def _layer(name: str, module: nn.Module, own: dict[str, nn.Parameter], free: set[int]) -> Layer:
+def _layer(owner: _Owner, free: set[int]) -> Layer:
     """The layer of a module; its bias belongs to it only where the optimizer has it and no other layer supplies it."""
-    kind = kind_of(module)
-    assert kind is not None
-    weight, bias = own["weight"], own.get("bias")
-    kind = kind.suited(weight)
-    out, fan_in = kind.rows(module, weight.detach()).shape
+    assert owner.kind is not None
+    weight, bias = owner.own["weight"], owner.own.get("bias")
+    kind = owner.kind.suited(weight)
+    out, fan_in = kind.rows(owner.module, weight.detach()).shape
     if bias is not None and (bias.numel() != out or id(bias) not in free):
         bias = None
-    return Layer(name, module, kind, weight, bias, out, fan_in)
+    return Layer(owner.name, owner.module, kind, weight, bias, out, fan_in, owner.is_part)
 
 
 def shared_layers(model: nn.Module, layers: Iterable[Layer]) -> list[str]:
     """The names of the covered layers that have a parameter which another module owns too."""
-    count = Counter(id(parameter) for _, _, own in _owners(model) for parameter in own.values())
+    count = Counter(id(parameter) for owner in _owners(model) for parameter in owner.own.values())
     return [layer.name for layer in layers if any(count[id(parameter)] > 1 for parameter in layer.parameters())]
 
 
 def uncovered_parameters(model: nn.Module, layers: Iterable[Layer]) -> Iterator[tuple[str, nn.Parameter]]:
     """Parameters that belong to no covered layer, each with the name of the module that owns it."""
     covered = {id(parameter) for layer in layers for parameter in layer.parameters()}
-    for name, _, own in _owners(model):
-        for parameter in own.values():
+    for owner in _owners(model):
+        for parameter in owner.own.values():
             if id(parameter) not in covered:
                 covered.add(id(parameter))
-                yield name, parameter
+                yield owner.name, parameter

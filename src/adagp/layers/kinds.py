@@ -6,8 +6,10 @@ predictor's batch (ADA-GP, section 3.6). A `LayerKind` holds both views for one 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -53,12 +55,40 @@ class LayerKind(ABC):
         """The kind for a weight that lies in memory like this one: rows in the order of memory need no copy."""
         return self
 
+    def parts(self, module: nn.Module) -> "Mapping[str, Part] | None":
+        """The weights of a module that has several, each a layer by itself; None for one called `weight`.
 
-_KINDS: dict[type[nn.Module], LayerKind] = {}
+        Each is named `MODULE.PART`. A parameter of a child counts where the child itself is never called.
+        """
+        return None
+
+    def shown(
+        self, module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any], output: Any
+    ) -> tuple[Any, Any]:
+        """What a call of the module shows of a part: its input, or None, and what stands for its output.
+
+        A part is a step inside of the module, whose output may be seen by nobody. `reorganise` gets its batch mean.
+        """
+        return (inputs[0] if inputs else None), output
 
 
-def register(*module_types: type[nn.Module]) -> Callable[[type[LayerKind]], type[LayerKind]]:
-    """Class decorator that makes `adagp` cover these module types, and their subclasses, through a `LayerKind`."""
+class Part(NamedTuple):
+    """One of several weights of a module, with the kind that sees it as rows."""
+
+    kind: LayerKind
+    weight: nn.Parameter
+    bias: nn.Parameter | None = None
+
+
+_KINDS: dict[type[nn.Module] | str, LayerKind] = {}
+
+
+def register(*module_types: type[nn.Module] | str) -> Callable[[type[LayerKind]], type[LayerKind]]:
+    """Class decorator that makes `adagp` cover these module types, and their subclasses, through a `LayerKind`.
+
+    A type may be given by its path, such as `package.module.Class`, so that its library is not imported; `*` stands for
+    any characters.
+    """
 
     def add(kind: type[LayerKind]) -> type[LayerKind]:
         for module_type in module_types:
@@ -68,7 +98,7 @@ def register(*module_types: type[nn.Module]) -> Callable[[type[LayerKind]], type
     return add
 
 
-def unregister(*module_types: type[nn.Module]) -> None:
+def unregister(*module_types: type[nn.Module] | str) -> None:
     """Forget module types added by `register`."""
     for module_type in module_types:
         _KINDS.pop(module_type, None)
@@ -76,7 +106,14 @@ def unregister(*module_types: type[nn.Module]) -> None:
 
 def kind_of(module: nn.Module) -> LayerKind | None:
     """The `LayerKind` of the nearest registered base class, or None for a type `adagp` does not cover."""
-    return next((_KINDS[base] for base in type(module).__mro__ if base in _KINDS), None)
+    return next((kind for base in type(module).__mro__ if (kind := _kind_of_type(base)) is not None), None)
+
+
+def _kind_of_type(kind: type) -> LayerKind | None:
+    if kind in _KINDS:
+        return _KINDS[kind]
+    path = f"{kind.__module__}.{kind.__qualname__}"
+    return next((_KINDS[key] for key in _KINDS if isinstance(key, str) and fnmatchcase(path, key)), None)
 
 
 def _batch_mean(output: Tensor) -> Tensor:
@@ -185,7 +222,10 @@ class FullyConnected(LayerKind):
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A covered layer: the module, its parameters, and the shape of its rows."""
+    """A covered layer: the module whose call shows it, its parameters, and the shape of its rows.
+
+    A part is one of several weights inside of the module, whose output is not the module's.
+    """
 
     name: str
     module: nn.Module
@@ -194,6 +234,7 @@ class Layer:
     bias: nn.Parameter | None
     out: int
     fan_in: int
+    is_part: bool = False
 
     def parameters(self) -> list[nn.Parameter]:
         """The parameters whose gradient this layer's source supplies."""

@@ -21,6 +21,14 @@ class Rows(NamedTuple):
         """Both parts as matrices with one row per output unit; the bias is absent where the layer has none."""
         return [self.weight] if self.bias is None else [self.weight, self.bias]
 
+    def part(self, rows: slice) -> "Rows":
+        """Some of the rows, as a view."""
+        return Rows(self.weight[rows], None if self.bias is None else self.bias[rows])
+
+    def zeros(self) -> "Rows":
+        """Zeros of the same shape."""
+        return Rows(torch.zeros_like(self.weight), None if self.bias is None else torch.zeros_like(self.bias))
+
     def clone(self) -> "Rows":
         """A copy that shares no memory."""
         return Rows(self.weight.clone(), None if self.bias is None else self.bias.clone())
@@ -28,18 +36,24 @@ class Rows(NamedTuple):
 
 @dataclass
 class _Mean:
-    """The running mean of one layer's true gradient, and how many it has seen."""
+    """The running mean of one layer's true gradient, and how many batches moved some of its rows."""
 
     rows: Rows
-    count: int = 1
+    count: int = 0
 
 
 class RunningRows:
     """The running mean of each layer's true gradient; with decay 0 it is just the last one."""
 
-    def __init__(self, decay: float) -> None:
-        """`decay` is the weight of the past; the first values are averaged evenly."""
-        self._decay = decay
+    def __init__(self, decay: float, most_rows: int | None = None) -> None:
+        """Nothing is known yet.
+
+        Args:
+            decay: The weight of the past in each batch; the first values are averaged evenly.
+            most_rows: In a layer with more rows, a batch moves only a part of this many, and the parts take turns.
+                Their means reach as far back as all others, and see fewer of those batches. None moves all rows.
+        """
+        self._decay, self._most_rows = decay, most_rows
         self._means: dict[str, _Mean] = {}
 
     def get(self, layer: str) -> Rows | None:
@@ -47,18 +61,32 @@ class RunningRows:
         mean = self._means.get(layer)
         return None if mean is None else mean.rows
 
+    def part_due(self, layer: str, rows: int) -> slice:
+        """The part of a layer with this many rows that `add` moves next."""
+        parts = self._parts(rows)
+        size = -(-rows // parts)
+        place = self._means[layer].count % parts if layer in self._means else 0
+        return slice(place * size, (place + 1) * size)
+
+    def _parts(self, rows: int) -> int:
+        return 1 if self._most_rows is None else -(-rows // self._most_rows)
+
     def add(self, true_grads: Mapping[str, Rows]) -> None:
         """Move the means towards the true gradients of these layers."""
         moves: dict[float, tuple[list[Tensor], list[Tensor]]] = {}
         for layer, true_grad in true_grads.items():
-            mean = self._means.get(layer)
-            if mean is None:
-                self._means[layer] = _Mean(true_grad.clone())
-                continue
+            if layer not in self._means:
+                self._means[layer] = _Mean(true_grad.zeros())
+            mean, parts = self._means[layer], self._parts(len(true_grad.weight))
+            kept, new = moves.setdefault(max(1 - self._decay**parts, 1 / (mean.count // parts + 1)), ([], []))
+            if parts == 1:
+                kept += mean.rows.blocks()
+                new += true_grad.blocks()
+            else:
+                due = self.part_due(layer, len(true_grad.weight))
+                kept += mean.rows.part(due).blocks()
+                new += true_grad.part(due).blocks()
             mean.count += 1
-            kept, new = moves.setdefault(max(1 - self._decay, 1 / mean.count), ([], []))
-            kept += mean.rows.blocks()
-            new += true_grad.blocks()
         for weight, (kept, new) in moves.items():
             torch._foreach_lerp_(kept, new, weight)
 

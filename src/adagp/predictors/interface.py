@@ -41,12 +41,15 @@ class FeatureSpec:
         input: The pooled input of the layer.
         loss_grad: The gradient of the loss at the model's output. It is how a predictor sees labels.
         weighted_input: The layer's inputs, each sample weighted by its own gradient of the loss at the model's output.
+        except_for: The names of layers that are predicted without features. `predict` gets an empty `Features` for
+            them.
     """
 
     output: Pooling | None = None
     input: Pooling | None = None
     loss_grad: bool = False
     weighted_input: bool = False
+    except_for: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Refuse what is no pooling."""
@@ -116,7 +119,7 @@ class Predictor(Protocol):
 
     @property
     def needs(self) -> FeatureSpec:
-        """The features it is given. It must not change after `attach`."""
+        """The features it is given. They must not change after `attach`."""
 
     def attach(self, layers: Sequence[Layer]) -> None:
         """Size everything for these layers. Called once, before anything else."""

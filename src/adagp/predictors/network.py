@@ -97,11 +97,11 @@ class GradientNetwork:
 
     def attach(self, layers: Sequence[Layer]) -> None:
         """Size the last layer by the largest `fan_in`, with unit 0 for biases."""
-        device = layers[0].weight.device
+        device = layers[0].weight.device if layers else torch.device("cpu")
         self._names = [layer.name for layer in layers]
         self._records = {name: _LayerRecord() for name in self._names}
         features = self._grid * self._grid * self._channels
-        units = 1 + max(layer.fan_in for layer in layers)
+        units = 1 + max((layer.fan_in for layer in layers), default=0)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
             self._conv = GridConvolution(self._channels, self._grid).to(device)
@@ -119,6 +119,8 @@ class GradientNetwork:
         """
         count = len(self._names)
         few = min(self._layers_per_step or count, count)
+        if few == 0:
+            return set()
         rounds, place = divmod(self._turn, -(-count // few))
         order = random.Random(f"{self._seed} {rounds}").sample(self._names, count)
         return set(order[place * few : (place + 1) * few])

@@ -1,6 +1,7 @@
 """The default predictor: what was true lately, corrected by the network, as far as it can be trusted."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,7 +10,12 @@ from adagp.layers import Layer
 from adagp.layers.rows import MEAN_DECAY, Rows, RunningRows
 from adagp.predictors.interface import Features, TrainingExample
 from adagp.predictors.network import GradientNetwork
-from adagp.quality import GradientAlignment
+from adagp.quality import GradientAlignment, mean_absolute_percentage_errors
+
+MOST_ROWS = 4096
+"""Rows from which a layer counts as large. A correction costs `features x weights` multiply-adds, which only many
+positions for each weight repay; a head over a vocabulary has few."""
+_MAPE_ROWS = 8
 
 
 class TrustedPredictor:
@@ -18,10 +24,17 @@ class TrustedPredictor:
     A BP batch that follows GP batches shows what they did: if its gradient still points along the prediction, the
     layer could have gone further; if it points against it, the layer went too far. Trust follows that sign, as a line
     search would, so that it settles where the step along the prediction ends near the minimum of that line.
+
+    A large layer, such as a head over a vocabulary, is predicted by its mean alone. Its mean and trust follow a part
+    of its rows in each batch, and the parts take turns: a pass over all of them would cost as much as an optimizer's.
     """
 
     def __init__(
-        self, network: GradientNetwork | None = None, mean_decay: float = MEAN_DECAY, trust_rate: float = 0.03
+        self,
+        network: GradientNetwork | None = None,
+        mean_decay: float = MEAN_DECAY,
+        trust_rate: float = 0.03,
+        most_rows: int = MOST_ROWS,
     ) -> None:
         """Set what is remembered and how fast trust moves.
 
@@ -30,16 +43,22 @@ class TrustedPredictor:
                 samples.
             mean_decay: Weight of the past in the running mean of true gradients.
             trust_rate: How far one BP batch moves a layer's trust, per unit of cosine.
+            most_rows: A layer with more rows is large.
         """
+        if most_rows < 1:
+            raise ValueError(f"most_rows = {most_rows}: must be at least 1")
         self._network = network or GradientNetwork(samples=16, layers_per_step=4)
         self.needs = self._network.needs
-        self._means = RunningRows(mean_decay)
+        self._means = RunningRows(mean_decay, most_rows)
+        self._most_rows = most_rows
         self._trust_rate = trust_rate
         self._trust: dict[str, float] = {}
 
     def attach(self, layers: Sequence[Layer]) -> None:
-        """Size the network."""
-        self._network.attach(layers)
+        """Size the network for the layers that it corrects."""
+        large = frozenset(layer.name for layer in layers if layer.out > self._most_rows)
+        self.needs = replace(self._network.needs, except_for=large)
+        self._network.attach([layer for layer in layers if layer.name not in large])
         self._trust = {layer.name: 0.0 for layer in layers}
 
     def layers_to_train_on(self) -> Collection[str]:
@@ -49,12 +68,26 @@ class TrustedPredictor:
     def predict(self, requests: Sequence[tuple[Layer, Features]]) -> Iterator[Rows | None]:
         """The trusted share of mean and correction; None where there is no trust at all."""
         trusted = [(layer, features) for layer, features in requests if self.trust(layer.name) > 0]
-        names = [layer.name for layer, _ in trusted]
+        corrected = [(layer, features) for layer, features in trusted if not self._is_large(layer)]
+        names = [layer.name for layer, _ in corrected]
         rows = self._network.predict_scaled(
-            trusted, [self._means.get(name) for name in names], [self.trust(name) for name in names]
+            corrected, [self._means.get(name) for name in names], [self.trust(name) for name in names]
         )
         for layer, _ in requests:
-            yield next(rows) if self.trust(layer.name) > 0 else None
+            if self.trust(layer.name) == 0:
+                yield None
+            else:
+                yield self._trusted_mean(layer) if self._is_large(layer) else next(rows)
+
+    def _is_large(self, layer: Layer) -> bool:
+        return layer.name in self.needs.except_for
+
+    def _trusted_mean(self, layer: Layer) -> Rows | None:
+        mean = self._means.get(layer.name)
+        if mean is None:
+            return None
+        weight, *bias = (block * self.trust(layer.name) for block in self._network.blocks(layer, mean))
+        return Rows(weight, bias[0] if bias else None)
 
     def trust(self, layer: str) -> float:
         """0 to 1; 0 before the first true gradient."""
@@ -67,8 +100,14 @@ class TrustedPredictor:
         """
         known = ((example.layer.name, self._means.get(example.layer.name)) for example in examples)
         means = {name: rows for name, rows in known if rows is not None}
-        found = self._network.fit(examples, means)
-        found |= self._alignments([example for example in examples if example.features is None], means)
+        corrected = [example for example in examples if not self._is_large(example.layer)]
+        found = self._network.fit(corrected, means)
+        found |= self._alignments([example for example in corrected if example.features is None], means)
+        found |= {
+            example.layer.name: self._alignment_of_part(example)
+            for example in examples
+            if self._is_large(example.layer)
+        }
         self._means.add({example.layer.name: example.true_grad for example in examples})
         for name, alignment in found.items():
             self._trust[name] = min(max(self.trust(name) + self._trust_rate * alignment.cosine, 0.0), 1.0)
@@ -101,6 +140,29 @@ class TrustedPredictor:
                 example, sum(next(dots) for _ in blocks), sum(next(squares) for _ in blocks)
             )
         return found
+
+    def _alignment_of_part(self, example: TrainingExample) -> GradientAlignment:
+        """The alignment of a large layer's mean in the part that moves next, as if all its rows were like these."""
+        layer = example.layer
+        due = self._means.part_due(layer.name, layer.out)
+        true = example.true_grad.part(due)
+        mean = self._means.get(layer.name)
+        guess = true.zeros() if mean is None else mean.part(due)
+        pairs = [
+            (one.flatten(), other.flatten())
+            for one, other in zip(self._network.blocks(layer, guess), self._network.blocks(layer, true), strict=True)
+        ]
+        products = [product for one, other in pairs for product in (one @ other, one @ one, other @ other)]
+        values = torch.stack(products).tolist()
+        factor = layer.out / len(true.weight)
+        few = slice(None, None, -(-len(true.weight) // _MAPE_ROWS))
+        return GradientAlignment(
+            dot=factor * sum(values[::3]),
+            predicted_square=factor * sum(values[1::3]),
+            true_square=factor * sum(values[2::3]),
+            count=layer.out * (layer.fan_in + len(pairs) - 1),
+            mape=mean_absolute_percentage_errors([guess.weight[few].flatten()], [true.weight[few].flatten()])[0],
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """The network, the means and the trust."""

@@ -27,13 +27,12 @@ class _Level:
     probes: int = 0
     losses: list[float] = field(default_factory=list)
 
-    @property
-    def worth(self) -> float:
+    def worth(self, dimensions: int) -> float:
         """The progress of a step per unit of work, that of the full size being 1.
 
-        A step along a gradient with cosine c makes c^2 of the progress, and takes scale^2 of the work.
+        A step along a gradient with cosine c makes c^2 of the progress, and takes scale^dimensions of the work.
         """
-        return (self.cosine / self.scale) ** 2
+        return self.cosine**2 / self.scale**dimensions
 
     def add(self, cosine: float) -> None:
         weight = max(1 - _DECAY, 1 / (self.probes + 1))
@@ -46,9 +45,12 @@ class Growing(Schedule):
 
     sources = frozenset({"backprop"})
 
-    def __init__(self, steps: int, scales: Sequence[float], probe_every: int, patience: int, last_share: float) -> None:
+    def __init__(
+        self, steps: int, scales: Sequence[float], probe_every: int, patience: int, last_share: float, dimensions: int
+    ) -> None:
         """See `growing` for the arguments."""
         self._steps, self._probe_every, self._patience = steps, probe_every, patience
+        self._dimensions = dimensions
         self._last_steps = round(last_share * steps)
         self._levels = [_Level(float(scale)) for scale in scales]
         self._level = 0
@@ -94,8 +96,9 @@ class Growing(Schedule):
             self._level += 1
 
     def _reason(self, here: _Level, following: _Level) -> str:
-        if following.worth > here.worth:
-            return f"larger samples make {following.worth / here.worth:.2f} x the progress per unit of work"
+        gain, present = following.worth(self._dimensions), here.worth(self._dimensions)
+        if gain > present:
+            return f"larger samples make {gain / present:.2f} x the progress per unit of work"
         older, newer = here.losses[: -self._patience], here.losses[-self._patience :]
         if len(older) == self._patience and sum(newer) >= sum(older):
             return "the loss at full size falls no longer"
@@ -122,6 +125,7 @@ def growing(
     probe_every: int = 25,
     patience: int = 3,
     last_share: float = 0.2,
+    dimensions: int = 2,
 ) -> Growing:
     """A progressive schedule that decides by measurement when samples grow.
 
@@ -135,6 +139,8 @@ def growing(
         probe_every: Batches from one probe to the next. A probe costs one full batch and up to two coarse ones.
         patience: Probes before a decision.
         last_share: The share of the steps at the end that always runs at full size.
+        dimensions: Of a sample that shrink with the scale: 2 for images, 1 for sequences. A batch takes
+            `scale ** dimensions` of the work.
     """
     require(steps > 0, "steps", "must be at least 1; is the loader empty?")
     require(len(scales) > 1, "scales", "needs at least two, from small to 1")
@@ -144,4 +150,5 @@ def growing(
     require(probe_every > 1, "probe_every", "must be at least 2")
     require(patience > 0, "patience", "must be at least 1")
     require(0 < last_share <= 1, "last_share", "must be above 0 and at most 1")
-    return Growing(steps, scales, probe_every, patience, last_share)
+    require(dimensions > 0, "dimensions", "must be at least 1")
+    return Growing(steps, scales, probe_every, patience, last_share, dimensions)

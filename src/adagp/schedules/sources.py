@@ -44,6 +44,7 @@ class SourceSpec:
         needs_forward: The forward pass must run for another reason than these.
         remembers: It learns from true gradients.
         updates: The optimizer moves the weight; False where it is left alone.
+        unbiased: Its mean over many batches is that of the true gradient, so that it adds noise and nothing else.
         on_array: The accelerator model knows its cost.
         macs: Multiply-adds of supplying one layer's gradient.
     """
@@ -58,6 +59,7 @@ class SourceSpec:
     needs_forward: bool = False
     remembers: bool = False
     updates: bool = True
+    unbiased: bool = False
     on_array: bool = False
     macs: Callable[[GradientWork], int] = lambda _: 0
 
@@ -82,6 +84,7 @@ _SPECS = {
             "b",
             "#dddddd",
             needs_graph=True,
+            unbiased=True,
             on_array=True,
             macs=lambda work: work.macs,
         ),

@@ -19,13 +19,21 @@ class Predicted(Source):
 
     def wants_features(self, layer: str) -> bool:
         """Layers without trust are left out: their prediction would be scaled to zero."""
-        return self._predictor.trust(layer) > 0
+        return self._predictor.trust(layer) > 0 and layer not in self._predictor.needs.except_for
 
     def gradients(self, requests: Sequence[GradientRequest]) -> Iterator[Rows | None]:
         """The predictions; None where a layer was not reached or is not trusted at all."""
-        asked = [(one.layer, one.features) for one in requests if one.features is not None]
+        features = [self._features(one) for one in requests]
+        asked = [(one.layer, known) for one, known in zip(requests, features, strict=True) if known is not None]
         rows = self._counted(asked)
-        return (None if one.features is None else next(rows) for one in requests)
+        return (None if known is None else next(rows) for known in features)
+
+    def _features(self, request: GradientRequest) -> Features | None:
+        """What the predictor is given of a layer; None where it is not asked."""
+        name = request.layer.name
+        if name in self._predictor.needs.except_for:
+            return Features() if self._predictor.trust(name) > 0 else None
+        return request.features
 
     def _counted(self, asked: Sequence[tuple[Layer, Features]]) -> Iterator[Rows | None]:
         given = 0

@@ -74,6 +74,10 @@ class LayerHook(_Hook):
         if self._current.listener is not None and module is self._layer.module:
             if torch.compiler.is_compiling():
                 self._current.is_compiled = True
+            if self._layer.is_part:
+                layer_input, shown = self._layer.kind.shown(module, inputs, named, output)
+                self._current.listener.on_layer_output(self._layer, layer_input, shown)
+                return None
             return self._current.listener.on_layer_output(
                 self._layer, inputs[0] if inputs else named.get("input"), output
             )
