@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from adagp import AdaGP, Phase, Plan, coarse, models, schedules
+from adagp.measure import peak_bytes
 from adagp.training.environment import describe
-from adagp.training.measure import peak_bytes
 
 NETWORKS = ("resnet20", "vgg13", "mobilenet_v2")
 LAYOUTS = ("channels-last", "contiguous")

@@ -11,10 +11,10 @@ import sys
 import torch
 
 from adagp.kernels import topk_backends
+from adagp.measure import cpu_threads
 from adagp.report import to_markdown
 from adagp.reproduce.topk_kernel import BATCH_SIZE, LAYOUTS, kernel_table, measure_table, shortfalls
 from adagp.training.environment import describe
-from adagp.training.measure import cpu_threads
 
 
 def main() -> int:

@@ -5,10 +5,22 @@ from typing import TYPE_CHECKING
 from adagp.lazy import lazily
 
 if TYPE_CHECKING:
-    from adagp import coarse, distributed, kernels, layers, predictors, quality, schedules, sources
+    from adagp import (
+        advice,
+        coarse,
+        distributed,
+        integrations,
+        kernels,
+        layers,
+        predictors,
+        quality,
+        schedules,
+        sources,
+    )
     from adagp._engine.batch import Batch
     from adagp._engine.engine import AdaGP
     from adagp._engine.finite import NonFiniteError
+    from adagp.advice.study import advise
     from adagp.quality import LayerQuality
     from adagp.schedules import Phase, Plan
 
@@ -19,8 +31,11 @@ __all__ = [
     "NonFiniteError",
     "Phase",
     "Plan",
+    "advice",
+    "advise",
     "coarse",
     "distributed",
+    "integrations",
     "kernels",
     "layers",
     "predictors",
@@ -38,8 +53,11 @@ __getattr__ = lazily(
         "NonFiniteError": "adagp._engine.finite",
         "Phase": "adagp.schedules",
         "Plan": "adagp.schedules",
+        "advice": "adagp.advice",
+        "advise": "adagp.advice",
         "coarse": "adagp.coarse",
         "distributed": "adagp.distributed",
+        "integrations": "adagp.integrations",
         "kernels": "adagp.kernels",
         "layers": "adagp.layers",
         "predictors": "adagp.predictors",

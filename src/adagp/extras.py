@@ -28,6 +28,15 @@ PACKAGES: Mapping[str, Package] = {
 }
 """By the name that is imported; `pyproject.toml` has the same."""
 
+INTEGRATIONS: Mapping[str, Package] = {
+    "accelerate": Package("accelerate", "transformers"),
+    "lightning": Package("lightning", "lightning"),
+    "transformers": Package("transformers", "transformers"),
+}
+"""The libraries of `adagp.integrations`, which no other part needs and `adagp[all]` leaves out."""
+
+_KNOWN = {**PACKAGES, **INTEGRATIONS}
+
 
 def require(*modules: str) -> None:
     """Before any work: modules of an extra that will be needed are installed.
@@ -43,9 +52,9 @@ def require(*modules: str) -> None:
 def remedy(error: ModuleNotFoundError) -> str | None:
     """What to install, in one line, where the missing module belongs to an extra."""
     module = (error.name or "").partition(".")[0]
-    return _remedy(module) if module in PACKAGES else None
+    return _remedy(module) if module in _KNOWN else None
 
 
 def _remedy(module: str) -> str:
-    distribution, extra = PACKAGES[module]
+    distribution, extra = _KNOWN[module]
     return f"{distribution} is not installed: pip install 'adagp[{extra}]'"

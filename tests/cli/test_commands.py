@@ -116,7 +116,7 @@ def test_compare_writes_table_verdict_picture_and_page(tmp_path: Path, monkeypat
     assert "Verdict" in result.stdout
     for name in ("bp", "adagp", "skip", "short-bp"):
         assert name in result.stdout
-    folder = Path("runs") / "compare-digits-cnn"
+    folder = Path("runs") / "compare-digits-resnet8"
     assert (folder / "figures.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert str(folder / "report.html") in result.stdout

@@ -169,3 +169,12 @@ def test_help_teaches() -> None:
         assert parameter.opts[0] in shown
         assert parameter.help
         assert " ".join(parameter.help.split()[:2]) in shown
+
+
+def test_a_network_of_tokens_is_counted_in_sequences() -> None:
+    done = show("--model", "gpt", "--schedule", "progressive")
+    assert done.exit_code == 0, done.output
+    # Five of eight batches at half the context, three at the whole; attention's products have no weights.
+    assert "expected cost: 68.8 %" in done.stdout
+    assert "for 128 sequences of 128;" in done.stdout
+    assert shown_json("--model", "gpt", "--schedule", "ladder")["input_shape"] == [128, 128]

@@ -1,6 +1,5 @@
 import dataclasses
 import io
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from adagp.report.comparison import applied_table
 from adagp.training import methods
 from adagp.training.comparison.result import Comparison, MethodResult, SeedResult
 from adagp.training.tasks import Metric
+from tests.report.pages import Checker
 
 
 def method(name: str, seeds: int, layers: int = 0, gp: bool = False) -> MethodResult:
@@ -108,32 +108,30 @@ def test_picture_has_something_in_every_panel(seeds: int, layers: int) -> None:
             assert len(colours) > 20
 
 
+def test_where_lower_is_better_the_picture_shows_the_lowest_values() -> None:
+    metric = Metric("perplexity", "perplexity", "perplexity", 1.0, lower_is_better=True)
+    whole = comparison()
+    for result, scores in zip(
+        whole.methods, ([900.0, 40.0, 30.0], [900.0, 50.0, 33.0], [900.0, 1e6, 1e6]), strict=True
+    ):
+        for seed in result.seeds:
+            object.__setattr__(seed, "scores", scores)
+            object.__setattr__(seed, "score", scores[-1])
+    found = dataclasses.replace(whole, metrics=(metric,))
+    low, high = comparison_plots._score_limits(found)
+    assert 0 <= low < 30
+    assert 33 < high <= 120, "neither the first epoch nor the method that diverged hides the difference"
+    assert "perplexity: mean ± std over 2 seeds, 360 test images, last epoch; lower is better" in (
+        comparison_table(found).notes
+    )
+    assert Image.open(io.BytesIO(overview_png(found, dpi=60))).size == (720, 480)
+
+
 def test_a_long_title_stays_inside_the_picture() -> None:
     long = dataclasses.replace(comparison(), protocol="as many batches as fit into the time of another method " * 4)
     picture = Image.open(io.BytesIO(overview_png(long, dpi=60))).convert("L")
     for edge in ((0, 0, 4, 24), (716, 0, 720, 24)):
         assert picture.crop(edge).getextrema() == (255, 255)
-
-
-class Checker(HTMLParser):
-    """Every element closed in order, nothing fetched from elsewhere."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.text: list[str] = []
-        self.addresses: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
-        if tag not in ("meta", "img"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
 
 
 def test_every_method_can_be_drawn_and_told_apart() -> None:

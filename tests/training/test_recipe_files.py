@@ -16,6 +16,13 @@ def test_every_preset_loads() -> None:
         assert judged | {"short-bp"} <= set(preset.methods)
 
 
+@pytest.mark.parametrize("data", ["cifar10", "cifar100", "imagenette", "voc2007"])
+def test_small_images_first_has_a_preset_for_each_set_of_images(data: str) -> None:
+    (preset,) = [load_preset(name) for name in preset_names() if name.startswith(f"{data}-") and "progressive" in name]
+    assert (preset.recipe.data, preset.recipe.method) == (data, "progressive")
+    assert {"progressive", "coarse"} <= set(preset.methods)
+
+
 def test_paper_preset_is_the_papers() -> None:
     recipe = load_preset("cifar10-resnet20-paper").recipe
     assert (recipe.optimizer, recipe.lr, recipe.momentum, recipe.lr_schedule) == ("sgd", 1e-3, 0.9, "plateau")
@@ -86,5 +93,6 @@ def test_a_preset_may_be_copied_and_changed(tmp_path: Path) -> None:
     mine, preset = load_recipe(tmp_path / "mine.toml"), load_preset("cifar10-resnet20-tuned")
     assert mine.recipe == preset.recipe.replace(lr=0.3)
     (tmp_path / "other.toml").write_text("base = '../demo'\n")
-    with pytest.raises(RecipeError, match=r"recipe 'other': base = '../demo' is unknown: choose one of paper, tuned"):
+    unknown = r"recipe 'other': base = '../demo' is unknown: choose one of paper, progressive, tuned"
+    with pytest.raises(RecipeError, match=unknown):
         load_recipe(tmp_path / "other.toml")

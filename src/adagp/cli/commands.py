@@ -8,6 +8,11 @@ import typer
 from adagp.cli.groups import MARKUP, LazyGroup, Listed
 
 COMMANDS = {
+    "advise": Listed(
+        "adagp.cli.advise",
+        "advise_command",
+        "Measure what would make a training faster or smaller on this machine.",
+    ),
     "train": Listed("adagp.cli.train", "train_command", "Train one model by one method, resumably."),
     "compare": Listed(
         "adagp.cli.compare",

@@ -1,5 +1,7 @@
 """`adagp compare`: several methods over several seeds, interleaved, and the verdict."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -8,6 +10,7 @@ from rich.markup import escape
 
 from adagp import data
 from adagp.cli import options
+from adagp.cli.advising import SECONDS, with_plan
 from adagp.cli.common import command, print_json, print_table
 from adagp.cli.display import Display
 from adagp.cli.session import RecipeOptions, RunOptions, chosen_device, default_folder, numbers, resumable
@@ -36,18 +39,21 @@ def compare_command(
     ] = None,
     chosen: RecipeOptions,
     out: options.Out = None,
+    advise_seconds: options.AdviseSeconds = SECONDS,
     tensorboard: options.TensorBoard = False,
     run_options: RunOptions,
 ) -> None:
     """Train several methods over several seeds, interleaved, and judge them.
 
     All runs of a comparison take turns in one process, so whatever slows the machine down slows down all of them.
-    Costs of a batch are measured first; `short-bp` gets as many batches as fit into the time of the method judged.
+    Costs of a batch are measured first; `short-bp` gets as many batches as fit into the time of the slowest
+    method judged.
 
     Try:
 
     - `adagp compare --preset demo`: about two minutes, no download.
     - `adagp compare --methods bp,adagp,skip,short-bp --seeds 0,1,2 --data digits --epochs 9`: your own choice.
+    - `adagp compare --methods bp,advised,short-bp`: the plan that `adagp advise` finds to pay, against the same time.
     - `adagp compare --preset cifar10-resnet20-tuned --data-root DIR --budget 600`: the same ten minutes for each run.
     - `adagp compare --preset demo --resume`: after Ctrl-C or a crash.
     """
@@ -58,7 +64,8 @@ def compare_command(
 
     refuse_torchrun("compare")
     resume, as_json = run_options.resume, run_options.as_json
-    settings = _settings(chosen, methods, seeds, budget, out if resume else None)
+    plan = partial(with_plan, data_root=run_options.data_root, device=run_options.device, seconds=advise_seconds)
+    settings = _settings(chosen, methods, seeds, budget, out if resume else None, plan)
     for name in settings.effective_methods:
         check_layers(settings.recipe.replace(method=name))
     stem = chosen.base().name if chosen.names_base else f"{settings.recipe.data}-{settings.recipe.model}"
@@ -89,11 +96,16 @@ def compare_command(
 
 
 def _settings(
-    chosen: RecipeOptions, methods: str | None, seeds: str | None, budget: float | None, resumed: "Path | None"
+    chosen: RecipeOptions,
+    methods: str | None,
+    seeds: str | None,
+    budget: float | None,
+    resumed: "Path | None",
+    plan: Callable[[Recipe], Recipe],
 ) -> "Settings":
     """The settings of the options, which start from those of the resumed folder if no other recipe is named.
 
-    Options that differ from the folder's are refused later, by name.
+    Options that differ from the folder's are refused later, by name. `plan` finds one for method `advised`.
     """
     from adagp.training import Settings
     from adagp.training.comparison.settings import stored_settings
@@ -106,9 +118,11 @@ def _settings(
         raise RecipeError("epochs and --budget both set the length: give one of them")
     base = chosen.base()
     held = stored_settings(resumed) if resumed is not None and not chosen.names_base else None
+    names = tuple(part.strip() for part in methods.split(",")) if methods else (held or base).methods
+    recipe = Recipe.from_mapping(given, held.recipe if held else base.recipe).replace(method="bp", seed=0)
     return Settings(
-        recipe=Recipe.from_mapping(given, held.recipe if held else base.recipe).replace(method="bp", seed=0),
-        methods=tuple(part.strip() for part in methods.split(",")) if methods else (held or base).methods,
+        recipe=plan(recipe) if "advised" in names and recipe.schedule is None else recipe,
+        methods=names,
         seeds=numbers("seeds", seeds) if seeds else (held or base).seeds,
         budget_seconds=held.budget_seconds if held and budget is None else budget,
     )

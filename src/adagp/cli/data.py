@@ -62,6 +62,8 @@ def _facts(dataset: "data.AnyDataSet") -> dict[str, Any]:
         case data.Detection():
             boxes = sum(len(image.labels) for image in (*dataset.train, *dataset.test))
             return {**sizes, "boxes": boxes, "classes": len(dataset.classes)}
+        case data.Text():
+            return {**sizes, "unit": "characters"}
 
 
 def _sizes(row: dict[str, Any]) -> str:
@@ -73,4 +75,4 @@ def _form(row: dict[str, Any]) -> str:
         return "x".join(map(str, row["shape"]))
     if "languages" in row:
         return " to ".join(row["languages"])
-    return f"{row['boxes']:,} boxes" if "boxes" in row else ""
+    return f"{row['boxes']:,} boxes" if "boxes" in row else row.get("unit", "")

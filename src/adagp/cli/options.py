@@ -37,6 +37,9 @@ Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: 
 Out = Annotated[Path | None, typer.Option(help="Folder for everything the run writes. Default: below runs/.")]
 Folder = Annotated[Path, typer.Option(help="Folder for everything that is written.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the interrupted run in the folder.")]
+AdviseSeconds = Annotated[
+    float, typer.Option(min=1, callback=_number, help="For method advised: how long to measure before training.")
+]
 Device = Annotated[str | None, typer.Option(help="Where to train. Default: the accelerator, if there is one.")]
 Root = Annotated[Path | None, typer.Option(help="Folder of data sets on disk. Default: ADAGP_DATA.")]
 Checkpoint = Annotated[

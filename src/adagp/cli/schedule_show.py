@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from adagp import schedules
+from adagp import models, schedules
 from adagp.cli import options
 from adagp.cli.common import check_folders, check_pictures, command, print_files, print_json
 from adagp.cli.session import schedule_value
@@ -19,6 +19,7 @@ from adagp.schedules.sources import names, spec
 from adagp.training import RecipeError
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 STEPS_PER_EPOCH = 390  # CIFAR-10 in batches of 128; it sets the length of the ladder's warm-up and rungs
@@ -29,7 +30,7 @@ SCHEDULES_HELP = "\n".join(
         "Schedules:\n",
         *(f"- `{name}`: {about}." for name, about in schedules.APPROXIMATIONS.items()),
         f"- `ladder`: ADA-GP's, at {STEPS_PER_EPOCH} batches an epoch.",
-        "- `progressive`: half-size images first, full size at the end, over as many batches as are shown.",
+        "- `progressive`: half-size samples first, full size at the end, over as many batches as are shown.",
         "- a file: a table of yours; begin with `--write-table`.",
     ]
 )
@@ -45,7 +46,7 @@ def show_command(
         typer.Option(
             help=f"The source that replaces backprop: {', '.join(sorted(names() - {'backprop'}))}. "
             f"Default: zero, and predicted for the ladder; {schedules.COARSE} makes its GP batches BP batches of "
-            "smaller images.",
+            "smaller samples.",
         ),
     ] = None,
     model: Annotated[str, typer.Option(help="The model; `adagp models` lists them.")] = "resnet20",
@@ -86,7 +87,8 @@ def show_command(
         first = _warmup(chosen) if start is None else start
         steps = range(first, first + batches)
         grid = schedule_grid(chosen, layers, steps)
-        cost = CostModel(net, INPUT_SHAPE, k=topk or 1).relative(chosen, steps)
+        shape, dtype = _samples(model)
+        cost = CostModel(net, shape, k=topk or 1, dtype=dtype).relative(chosen, steps)
         table = _table(chosen, layers, steps)
     except ValueError as error:
         raise RecipeError(str(error)) from error
@@ -109,18 +111,30 @@ def show_command(
                 "layers": grid.sources,
                 "shares": grid.shares(),
                 "relative_multiply_adds": cost,
-                "input_shape": INPUT_SHAPE,
+                "input_shape": shape,
             }
         )
         return
     _print_grid(title, grid)
-    images, *shape = INPUT_SHAPE
+    count, *size = shape
+    items = "images" if len(size) > 1 else "sequences"
     print(
         f"expected cost: {100 * cost:.1f} % of the multiply-adds of plain backpropagation\n"
-        f"  counted, not timed: products of the layers for {images} images of {' x '.join(map(str, shape))}; "
+        f"  counted, not timed: products of the layers for {count} {items} of {' x '.join(map(str, size))}; "
         "not norms, the optimizer or the predictor's learning"
     )
     print_files(picture=picture, table=write_table)
+
+
+def _samples(model: str) -> tuple[tuple[int, ...], "torch.dtype"]:
+    """Shape and type of the batch that is counted."""
+    import torch
+
+    if models.task(model) != "next-token":
+        return INPUT_SHAPE, torch.float32
+    with torch.device("meta"):
+        (tokens,) = models.example_inputs(model, batch=INPUT_SHAPE[0])
+    return tuple(tokens.shape), tokens.dtype
 
 
 def _check_files(picture: Path | None, write_table: Path | None) -> None:

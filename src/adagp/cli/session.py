@@ -38,7 +38,10 @@ class RecipeOptions:
     lr: options.Lr = None
     schedule: Annotated[
         str | None,
-        typer.Option(help=f"For zero, random and topk: {', '.join(APPROXIMATIONS)} (default 1); for table: its file."),
+        typer.Option(
+            help=f"For zero, random and topk: {', '.join(APPROXIMATIONS)} (default 1); for table: its file. "
+            "`advise` measures a table that pays."
+        ),
     ] = None
     topk: options.TopK = None
     until: options.Until = None

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adagp import data
+from adagp import data, models
 from adagp.cli import options
+from adagp.cli.advising import SECONDS, with_plan, without_advise
 from adagp.cli.common import command, print_json, print_table
 from adagp.cli.display import Display
 from adagp.cli.session import RecipeOptions, RunOptions, chosen_device, default_folder, resumable
@@ -33,6 +34,7 @@ def train_command(
     chosen: RecipeOptions,
     seed: Annotated[int | None, typer.Option(help="Decides initial weights and the order of the data.")] = None,
     out: options.Out = None,
+    advise_seconds: options.AdviseSeconds = SECONDS,
     tensorboard: options.TensorBoard = False,
     run_options: RunOptions,
 ) -> None:
@@ -44,6 +46,7 @@ def train_command(
     - `adagp train --method bp --epochs 3 --lr 0.01`: plain backpropagation.
     - `adagp train --method progressive --model resnet14`: small images first, full size at the end.
     - `adagp train --method topk --schedule 2`: an approximation; `adagp schedule show` draws its schedule.
+    - `adagp train --schedule advise`: measures first which sources pay in which layers, and uses them.
     - `adagp train --preset cifar10-resnet20-tuned --data-root DIR --set predictor=paper`: any recipe field can be set.
     - `adagp train --out runs/mine --resume`: after Ctrl-C or a crash, continues bit for bit.
     - `torchrun --nproc-per-node 2 -m adagp train --out runs/mine`: two processes share every batch.
@@ -55,6 +58,12 @@ def train_command(
     resume, as_json = run_options.resume, run_options.as_json
     recipe = _recipe(chosen, method, seed, out if resume else None)
     path = out or default_folder(f"{recipe.data}-{recipe.model}-{recipe.method}-seed{recipe.seed}", resume)
+    if recipe.method == "advised" and recipe.schedule is None:
+        if resume:
+            recipe = recipe.replace(schedule=RunFolder(path).recipe().schedule)
+        else:
+            recipe = with_plan(recipe, run_options.data_root, run_options.device, advise_seconds)
+    _check(recipe)
     where = own_device(chosen_device(run_options.device))
     again = run_options.resume_line("train", path, tensorboard=tensorboard)
     with join(where) as world, Display(as_json, silent=not world.is_main) as display:
@@ -84,14 +93,18 @@ def train_command(
 def _recipe(chosen: RecipeOptions, method: str | None, seed: int | None, resumed: "Path | None") -> Recipe:
     """The recipe of the options; if no option sets one, the recipe of the resumed folder."""
     from adagp.training import RunFolder
-    from adagp.training.method_options import unused_options
-    from adagp.training.planning import check_layers
 
     given = chosen.fields(method=method, seed=seed)
     if resumed is not None and not given and not chosen.names_base:
-        recipe = RunFolder(resumed).recipe()
-    else:
-        recipe = Recipe.from_mapping(given, chosen.base().recipe)
+        return RunFolder(resumed).recipe()
+    return Recipe.from_mapping(without_advise(given), chosen.base().recipe)
+
+
+def _check(recipe: Recipe) -> None:
+    """Refuse what cannot be trained, before anything is."""
+    from adagp.training.method_options import unused_options
+    from adagp.training.planning import check_layers
+
     if problems := unused_options([recipe.method], recipe):
         raise RecipeError("; ".join(problems))
     if recipe.method == "short-bp" and recipe.steps is None:
@@ -99,7 +112,6 @@ def _recipe(chosen: RecipeOptions, method: str | None, seed: int | None, resumed
             "method short-bp gets its length from another method's time: use `adagp compare`, or give --set steps=N"
         )
     check_layers(recipe)
-    return recipe
 
 
 def _schedule_line(run: "Run") -> str:
@@ -110,24 +122,33 @@ def _schedule_line(run: "Run") -> str:
     if planning is Planning.BACKPROP:
         return f"{text}, all by backpropagation"
     if planning is Planning.TABLE:
-        return f"{text}, by the table given"
+        return f"{text}, by the table {'found' if recipe.method == 'advised' else 'given'}"
     if planning is Planning.PROGRESSIVE:
-        return f"{text}, images at {_levels(recipe)}"
+        return f"{text}, {_samples(recipe)} at {_levels(recipe)}"
     if planning is Planning.GROWING:
-        return f"{text}, images grow from {parse_levels(recipe.levels)[0][0]:g} of their size when that pays"
+        smallest = parse_levels(recipe.levels)[0][0]
+        return f"{text}, {_samples(recipe)} grow from {smallest:g} of their size when that pays"
     if planning is Planning.APPROXIMATION:
         return f"{text}, {recipe.method} in {APPROXIMATIONS[recipe.schedule or DEFAULT_APPROXIMATION]}"
     warmup, rung = run.ladder.warmup_steps / run.steps_per_epoch, run.ladder.rung_steps / run.steps_per_epoch
     text = f"{text}, warm-up {warmup:.2g} epochs"
     if planning is Planning.ADAPTIVE:
         return f"{text}, then as the measured quality allows"
-    cheap = f" of images at {recipe.scale:g} of their size and full ones" if recipe.method == "coarse" else ""
+    sizes = f" of {_samples(recipe)} at {recipe.scale:g} of their size and full ones"
+    cheap = sizes if recipe.method == "coarse" else ""
     return f"{text}, then 4:1, 3:1, 2:1{cheap} for {rung:.2g} epochs each, then 1:1"
 
 
+def _samples(recipe: Recipe) -> str:
+    """What shrinks in coarse batches."""
+    return "contexts" if models.task(recipe.model) == "next-token" else "images"
+
+
 def _levels(recipe: Recipe) -> str:
+    from adagp.training.planning import shrinking_dimensions
+
     levels = parse_levels(recipe.levels)
-    work = sum(share * scale**2 for scale, share in levels)
+    work = sum(share * scale ** shrinking_dimensions(recipe.model) for scale, share in levels)
     parts = ", then ".join(f"{scale:g} of their size for {100 * share:.0f} %" for scale, share in levels)
     return f"{parts} of the batches: {100 * work:.0f} % of the work of full size"
 

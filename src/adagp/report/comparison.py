@@ -54,6 +54,7 @@ def comparison_table(comparison: Comparison) -> Table:
         if comparison.recipe.get("lr_schedule") == "plateau"
         else []
     )
+    lower = "; lower is better" if comparison.metric.lower_is_better else ""
     tested = f"{comparison.test_items} test {comparison.items}"
     kinds = _kinds(comparison)
     both = " / ".join(kinds)
@@ -71,7 +72,7 @@ def comparison_table(comparison: Comparison) -> Table:
         rows=[_method_row(result, kinds, comparison.metric) for result in comparison.methods],
         notes=(
             *lost,
-            f"{comparison.metric.label}: mean ± std over {seeds}, {tested}, last epoch",
+            f"{comparison.metric.label}: mean ± std over {seeds}, {tested}, last epoch{lower}",
             "train s: mean over seeds; data, predictor, optimizer in the clock; no evaluation",
             "speed-up: seconds of bp / the method's, interleaved in this comparison; - if a run diverged",
             f"{' ms, '.join(kinds)} ms: median per batch over all seeds; BP includes warm-up batches",
@@ -86,6 +87,7 @@ def comparison_table(comparison: Comparison) -> Table:
 def seeds_table(comparison: Comparison) -> Table:
     """Every run."""
     metric, *others = comparison.metrics
+    best = "lowest" if metric.lower_is_better else "highest"
     return Table(
         title="Each seed",
         columns=(
@@ -110,7 +112,7 @@ def seeds_table(comparison: Comparison) -> Table:
             for result in comparison.methods
             for seed in result.seeds
         ],
-        notes=(f"best: highest of all epochs; it is chosen on the test {comparison.items}, so read it with care",),
+        notes=(f"best: {best} of all epochs; it is chosen on the test {comparison.items}, so read it with care",),
     )
 
 

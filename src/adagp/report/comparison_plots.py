@@ -31,6 +31,7 @@ METHOD_STYLES = {
     "prefix": ("#0072B2", "-."),
     "prefix-zero": ("#E69F00", "-."),
     "table": ("#56B4E9", "-."),
+    "advised": ("#F0E442", "-."),
 }
 QUALITY_FIGURES = {
     "mape": "MAPE (as a ratio)",
@@ -54,7 +55,8 @@ def overview_png(comparison: Comparison, dpi: int = 130) -> bytes:
     _cosines(panels[2], comparison)
     _milliseconds(panels[3], comparison)
     handles, labels = panels[0].get_legend_handles_labels()
-    panels[0].legend(handles, labels, loc="lower right", frameon=True, framealpha=0.9, fontsize=9)
+    corner = "upper right" if comparison.metric.lower_is_better else "lower right"
+    panels[0].legend(handles, labels, loc=corner, frameon=True, framealpha=0.9, fontsize=9)
     return saved(figure, dpi=dpi)
 
 
@@ -73,15 +75,20 @@ def _scores(panel: Any, comparison: Comparison, axis: Callable[[SeedResult], lis
     panel.set_ylim(*_score_limits(comparison))
     panel.set_xlim(left=0)
     seeds = len(comparison.methods[0].seeds)
-    dress(panel, f"Test {metric.label} over {label} (mean, band: {seeds} seeds)", label, f"test {metric.heading}")
+    lower = "; lower is better" if metric.lower_is_better else ""
+    title = f"Test {metric.label} over {label} (mean, band: {seeds} seeds{lower})"
+    dress(panel, title, label, f"test {metric.heading}")
 
 
 def _score_limits(comparison: Comparison) -> tuple[float, float]:
-    """The range in which the methods differ; the first epochs may lie below it."""
-    scale = comparison.metric.scale
+    """The range in which the methods differ; the first epochs may lie outside of it."""
+    metric = comparison.metric
     seeds = [seed for result in comparison.methods for seed in result.seeds]
-    finals = [scale * seed.score for seed in seeds]
-    best = max(scale * value for seed in seeds for value in seed.scores)
+    finals = [metric.scale * seed.score for seed in seeds]
+    best = metric.best(metric.scale * value for seed in seeds for value in seed.scores)
+    if metric.lower_is_better:
+        room = min(max(0.1 * best, max(finals) - best), best)  # a diverged run must not hide the others
+        return best - 0.3 * room, best + 3 * room
     room = max(2.0, best - min(finals))
     return max(0.0, min(finals) - 2 * room), min(100.5, best + 0.3 * room)
 

@@ -31,8 +31,11 @@ def unused_options(names: Sequence[str], recipe: Recipe) -> list[str]:
 def _schedule_problems(names: Sequence[str], schedule: str | None) -> list[str]:
     approximating = [name for name in names if methods.get(name).planning is Planning.APPROXIMATION]
     is_table = schedule is not None and "\n" in schedule
-    if "table" in names and not is_table:
-        return ["method table needs a table as its schedule: name its file by --schedule (see `adagp schedule show`)"]
+    tables = [name for name in names if methods.get(name).planning is Planning.TABLE]
+    if tables and not is_table:
+        return [
+            f"method {tables[0]} needs a table as its schedule: name its file by --schedule (see `adagp schedule show`)"
+        ]
     if approximating and is_table:
         known = ", ".join(APPROXIMATIONS)
         return [f"method {approximating[0]} takes a schedule by name ({known}): for a table use method table"]
@@ -40,8 +43,8 @@ def _schedule_problems(names: Sequence[str], schedule: str | None) -> list[str]:
         return [
             f"unknown schedule '{schedule}': choose one of {', '.join(APPROXIMATIONS)}, or method table with a file"
         ]
-    if schedule is not None and not approximating and "table" not in names:
-        return [_unused("schedule", names, "zero, random, topk and table")]
+    if schedule is not None and not approximating and not tables:
+        return [_unused("schedule", names, "zero, random, topk, table and advised")]
     return []
 
 

@@ -64,9 +64,9 @@ class Method:
 
 _METHODS = (
     Method("bp", "plain backpropagation in every batch: the reference", Planning.BACKPROP),
-    Method("progressive", "backpropagation on small images first, at full size in the end", Planning.PROGRESSIVE),
-    Method("growing", "the same, with images that grow when a measurement says that it pays", Planning.GROWING),
-    Method("coarse", "the ladder; its GP batches are backpropagation on smaller images instead", source=COARSE),
+    Method("progressive", "backpropagation on small samples first, at full size in the end", Planning.PROGRESSIVE),
+    Method("growing", "the same, with samples that grow when a measurement says that it pays", Planning.GROWING),
+    Method("coarse", "the ladder; its GP batches are backpropagation on smaller samples instead", source=COARSE),
     Method("adagp", "ADA-GP's ladder with the default (trusted) predictor", source="predicted", predictor="trusted"),
     Method("adagp-paper", "ADA-GP's ladder with the paper's predictor", source="predicted", predictor="paper"),
     Method("adaptive", "GP batches as often as the measured quality allows", Planning.ADAPTIVE, "predicted", "trusted"),
@@ -76,7 +76,7 @@ _METHODS = (
     Method(
         "momentum", "the ladder; GP batches apply gradient 0: momentum and weight decay move the weights", source="zero"
     ),
-    Method("short-bp", "plain backpropagation given only the measured time of the method judged", Planning.BACKPROP),
+    Method("short-bp", "plain backpropagation given only the time of the slowest method judged", Planning.BACKPROP),
     Method("zero", "some layers in some batches get gradient 0 (see --schedule)", Planning.APPROXIMATION, "zero"),
     Method("random", "the same layers get new random numbers in every batch", Planning.APPROXIMATION, "random"),
     Method(
@@ -96,6 +96,7 @@ _METHODS = (
         "zero",
     ),
     Method("table", "every layer's source in every batch from a table (see --schedule)", Planning.TABLE),
+    Method("advised", "the table that `adagp advise` finds to pay, measured before training", Planning.TABLE),
 )
 _BY_NAME = {method.name: method for method in _METHODS}
 

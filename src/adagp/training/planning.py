@@ -33,7 +33,8 @@ def build_schedule(recipe: Recipe, model: nn.Module, total_steps: int, steps_per
         case Planning.PROGRESSIVE:
             return schedules.progressive(total_steps, parse_levels(recipe.levels))
         case Planning.GROWING:
-            return schedules.growing(total_steps, tuple(scale for scale, _ in parse_levels(recipe.levels)))
+            scales = tuple(scale for scale, _ in parse_levels(recipe.levels))
+            return schedules.growing(total_steps, scales, dimensions=shrinking_dimensions(recipe.model))
         case Planning.LADDER:
             return _ladder(recipe, total_steps, steps_per_epoch)
         case Planning.PREFIX:
@@ -49,6 +50,11 @@ def build_schedule(recipe: Recipe, model: nn.Module, total_steps: int, steps_per
             return schedules.from_table(
                 recipe.schedule or "", schedules.layer_names(model, recipe.include, recipe.exclude)
             )
+
+
+def shrinking_dimensions(model: str) -> int:
+    """The dimensions of a network's samples that shrink in coarse batches."""
+    return 1 if models.task(model) == "next-token" else 2
 
 
 def check_layers(recipe: Recipe) -> None:

@@ -20,7 +20,7 @@ from adagp.training.fields import Expression, OneOf, Range, as_declared, did_you
 OPTIMIZERS = ("sgd", "adam", "adamw")
 LR_SCHEDULES = ("constant", "cosine", "step", "exponential", "plateau")
 # Sizes of a network that the data decides.
-_FROM_DATA = ("num_classes", "in_channels", "source_vocabulary", "target_vocabulary")
+_FROM_DATA = ("num_classes", "in_channels", "source_vocabulary", "target_vocabulary", "vocabulary")
 _SIZE = "sizes."
 
 # The paper's ladder in epochs: warm-up, then 4 epochs each of 4:1, 3:1 and 2:1; 1:1 takes the rest.
@@ -97,7 +97,7 @@ class Recipe:
         method: A name from `adagp.training.methods.names()`.
         epochs: Passes over the training items.
         steps: Batches in the whole run; None means `epochs` whole epochs. Learning rate and ladder are fitted to it.
-        batch_size: Images or sentence pairs in a batch.
+        batch_size: Images, sentence pairs or token sequences in a batch.
         lr: Learning rate at the start.
         optimizer: `sgd`, `adam` or `adamw`.
         momentum: The momentum of `sgd`; the other optimizers ignore it.
@@ -113,9 +113,9 @@ class Recipe:
         rung_epochs: Epochs of each of 4:1, 3:1 and 2:1. None: the paper's 4, shortened likewise.
         schedule: For the methods `zero`, `random` and `topk` a name from `schedules.APPROXIMATIONS` (None: `1`); for
             `table` the table itself, as text.
-        levels: For `progressive`, scales of the images and their shares of the run, such as `0.5:0.6,1:0.4`. For
-            `growing` the scales count.
-        scale: For `coarse`, the fraction of their size that images have in the cheap batches.
+        levels: For `progressive`, scales of the images or contexts and their shares of the run, such as
+            `0.5:0.6,1:0.4`. For `growing` the scales count.
+        scale: For `coarse`, the fraction of their size that images or contexts have in the cheap batches.
         topk: Entries of `grad_output` that `topk` keeps per sample and channel.
         topk_scale: Factor that `topk` gradients are multiplied by.
         until: The last layer, or module, of the prefix of `prefix` and `prefix-zero`; None: half of the layers.
@@ -128,8 +128,8 @@ class Recipe:
         test_limit: The number of test items to use; None: all.
         image_size: Width and height that images in files are resized to. None: those that the form is made for.
         augment: Augment the training images where the data set has an augmentation.
-        vocabulary: Tokens in the vocabulary of each language, which is learned from the training text.
-        beam: Width of the beam search after the last epoch; 1: no beam search.
+        vocabulary: Tokens in the vocabulary of each language, which is learned from the training text; 259 are bytes.
+        beam: Width of the beam search of translations after the last epoch; 1: no beam search.
         channels_last: Keep images and convolution weights in channels-last order, which is faster on most machines.
             Text has no such order.
         threads: CPU threads; None: PyTorch's own choice.

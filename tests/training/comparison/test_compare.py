@@ -48,6 +48,15 @@ def test_short_bp_gets_the_time_of_adagp() -> None:
     assert lengths["short-bp"] < 500
 
 
+def test_short_bp_gets_the_time_of_the_slowest_method_judged() -> None:
+    settings = Settings(Recipe(method="bp", epochs=10), ("bp", "progressive", "adagp", "short-bp"), (0,))
+    costs = {"bp": {"BP": 0.3}, "short-bp": {"BP": 0.3}, "progressive": {"BP": 0.3, "COARSE": 0.1}}
+    for adagp, slowest in (({"BP": 0.31, "GP": 0.2}, "adagp"), ({"BP": 0.1, "GP": 0.1}, "progressive")):
+        calibration = Calibration({**costs, "adagp": adagp}, {})
+        time = expected_seconds(calibration, settings.recipe.replace(method=slowest), 500, 50)
+        assert run_lengths(settings, calibration, 50)["short-bp"] == int(time / 0.3)
+
+
 def test_budget_gives_everyone_the_same_time_and_drops_short_bp() -> None:
     settings = Settings(Recipe(method="bp"), ("adagp", "skip", "short-bp"), (0,), budget_seconds=60.0)
     assert settings.effective_methods == ("adagp", "skip", "bp")

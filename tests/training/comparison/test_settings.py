@@ -60,7 +60,7 @@ def test_the_protocol_is_true_to_the_learning_rate(lr_schedule: str, said: str, 
     ):
         assert said in settings.protocol
         assert not_said not in settings.protocol
-    assert "adagp-paper's time" in settings.protocol
+    assert "the time of adagp-paper," in settings.protocol
     assert "rate" not in methods.get("short-bp").summary  # which differs; the protocol tells it
 
 

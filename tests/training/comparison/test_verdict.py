@@ -23,6 +23,21 @@ def test_least_difference_is_the_larger_of_paired_t_test_and_resolution() -> Non
     assert least_difference(outcome("a", 0.5, 0.7), outcome("b", 0.5, 0.5)) == pytest.approx(1.27062, rel=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("adagp", "conclusion"),
+    [((20.0, 20.1), "was better than skip: its predictions paid"), ((40.0, 40.1), "was worse than skip")],
+)
+def test_a_lower_perplexity_is_the_better_one(adagp: tuple[float, ...], conclusion: str) -> None:
+    perplexity = Metric("perplexity", "perplexity", "perplexity", 1.0, lower_is_better=True)
+    outcomes = [
+        Outcome(name, perplexity, scores, 1.0, 100) for name, scores in (("adagp", adagp), ("skip", (30.0, 30.1)))
+    ]
+    text = verdict(outcomes)
+    assert conclusion in text
+    assert f"adagp reached {sum(adagp) / 2:.2f} perplexity" in text
+    assert "Lower is better for perplexity." in text
+
+
 @pytest.mark.parametrize("seeds", [2, 3, 5])
 def test_methods_that_are_the_same_seldom_seem_different(seeds: int) -> None:
     """With enough test images for the seeds to decide, at most the level's share of comparisons shows a difference."""

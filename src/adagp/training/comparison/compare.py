@@ -7,6 +7,7 @@ import torch
 from adagp.data import AnyDataSet
 from adagp.extras import require
 from adagp.files import remove_leftovers
+from adagp.measure import cpu_threads
 from adagp.training.comparison.calibrate import Calibration, calibrate, expected_seconds, steps_within
 from adagp.training.comparison.conclude import conclude
 from adagp.training.comparison.interleave import interleave
@@ -14,7 +15,6 @@ from adagp.training.comparison.result import Comparison
 from adagp.training.comparison.settings import Settings, stored_settings
 from adagp.training.environment import describe
 from adagp.training.errors import RunFolderError
-from adagp.training.measure import cpu_threads
 from adagp.training.run.folder import RunFolder, make_folder, read_file, write_file
 from adagp.training.run.run import Run, steps_per_epoch
 from adagp.training.run.session import Session
@@ -63,14 +63,19 @@ def run_lengths(settings: Settings, calibration: Calibration, steps_per_epoch: i
         recipe = settings.recipe.replace(method=name, steps=None)
         if settings.budget_seconds is not None:
             lengths[name] = steps_within(calibration, recipe, settings.budget_seconds, steps_per_epoch)
-        elif name == "short-bp" and settings.short_reference is not None:
-            reference = settings.recipe.replace(method=settings.short_reference)
-            total = reference.steps or reference.epochs * steps_per_epoch
-            time = expected_seconds(calibration, reference, total, steps_per_epoch)
+        elif name == "short-bp":
+            time = _slowest_seconds(settings, calibration, steps_per_epoch)
             lengths[name] = steps_within(calibration, recipe, time, steps_per_epoch)
         else:
             lengths[name] = settings.recipe.steps
     return lengths
+
+
+def _slowest_seconds(settings: Settings, calibration: Calibration, steps_per_epoch: int) -> float:
+    """The time of the slowest method judged, so that none is held against a rival that had less time than itself."""
+    total = settings.recipe.steps or settings.recipe.epochs * steps_per_epoch
+    judged = (settings.recipe.replace(method=name) for name in settings.judged)
+    return max(expected_seconds(calibration, recipe, total, steps_per_epoch) for recipe in judged)
 
 
 def _holds(settings: Settings, path: Path, *, resume: bool) -> bool:

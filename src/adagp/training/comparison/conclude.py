@@ -72,7 +72,7 @@ def _seed_result(run: Run) -> SeedResult:
     return SeedResult(
         seed=run.recipe.seed,
         score=run.scores[-1],
-        best_score=max(run.scores),
+        best_score=run.metric.best(run.scores),
         metrics=last.metrics,
         test_loss=last.test_loss,
         train_seconds=run.train_seconds,

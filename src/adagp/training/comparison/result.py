@@ -15,7 +15,7 @@ class SeedResult:
     Attributes:
         seed: Its seed.
         score: The comparison's metric after the last epoch.
-        best_score: Its largest value after any epoch.
+        best_score: Its best value after any epoch.
         metrics: All metrics after the last epoch.
         test_loss: After the last epoch.
         train_seconds: Seconds of training, without evaluation.

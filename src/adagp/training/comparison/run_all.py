@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from adagp.data import AnyDataSet
+from adagp.measure import cpu_threads
 from adagp.training.comparison.interleave import interleave
-from adagp.training.measure import cpu_threads
 from adagp.training.recipe import Recipe
 from adagp.training.run.folder import RunFolder, summarise
 from adagp.training.run.run import Run

@@ -72,7 +72,7 @@ class Settings:
     def _length_problems(self) -> list[str]:
         problems = []
         if self.budget_seconds is None:
-            if "short-bp" in self.methods and self.short_reference is None:
+            if "short-bp" in self.methods and not self.judged:
                 problems.append(
                     f"short-bp gets the time of another method, but none of {', '.join(REFERENCES)} takes part: add one"
                 )
@@ -86,9 +86,9 @@ class Settings:
         return problems
 
     @property
-    def short_reference(self) -> str | None:
-        """The method whose time short-bp gets."""
-        return next((name for name in REFERENCES if name in self.methods), None)
+    def judged(self) -> tuple[str, ...]:
+        """The methods that are judged; short-bp gets the time of the slowest."""
+        return tuple(name for name in REFERENCES if name in self.methods)
 
     @property
     def effective_methods(self) -> tuple[str, ...]:
@@ -108,7 +108,8 @@ class Settings:
             length = f"{self.recipe.steps} batch{'es' if self.recipe.steps > 1 else ''} each"
         else:
             length = f"{self.recipe.epochs} epoch{'s' if self.recipe.epochs > 1 else ''} each"
-        short = f" (short-bp: as many batches as fit into {self.short_reference}'s time, {rate})"
+        whose = self.judged[0] if len(self.judged) == 1 else "the slowest method judged"
+        short = f" (short-bp: as many batches as fit into the time of {whose}, {rate})"
         return length + (short if "short-bp" in self.methods else "")
 
     def to_dict(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ BASELINES = ("skip", "mean", "last", "momentum")
 REFERENCES = tuple(
     name for name in methods.names() if name not in BASELINES and methods.get(name).planning is not Planning.BACKPROP
 )
-"""The methods that are judged; short-bp gets the time of the first that takes part."""
+"""The methods that are judged; short-bp gets the time of the slowest that takes part."""
 LEVEL = 0.05
 
 
@@ -94,6 +94,8 @@ def verdict(outcomes: list[Outcome], *, equal_time: bool = False) -> str:
         for outcome in outcomes
         if outcome.diverged
     ]
+    if references[0].metric.lower_is_better:
+        lines.append(f"Lower is better for {references[0].metric.label}.")
     seeds = len(references[0].scores)
     if seeds > 1 and (bp is not None or rivals):
         lines.append(
@@ -106,6 +108,14 @@ def verdict(outcomes: list[Outcome], *, equal_time: bool = False) -> str:
 def _on_ladder(name: str) -> bool:
     """Whether a method has the ladder's GP batches, so that skip is its rival."""
     return methods.get(name).planning in (Planning.LADDER, Planning.ADAPTIVE, Planning.PREFIX)
+
+
+def _savings(name: str) -> str:
+    """What a method does instead of plain backpropagation, in a word."""
+    method = methods.get(name)
+    if method.is_coarse:
+        return "small images"
+    return "predictions" if method.source == "predicted" else "approximations"
 
 
 def _facts(reference: Outcome, bp: Outcome | None, rivals: list[Outcome]) -> str:
@@ -140,7 +150,7 @@ def _difference(reference: Outcome, rival: Outcome) -> str:
 
 def _conclusion(reference: Outcome, rivals: list[Outcome]) -> str:
     name, seeds = reference.method, len(reference.scores)
-    judged = "predictions" if methods.get(name).source == "predicted" else "approximations"
+    judged = _savings(name)
     if not rivals:
         missing = "Neither skip nor short-bp" if _on_ladder(name) else "No short-bp"
         return f"{missing} took part, so it is open whether the {judged} earned anything."
@@ -148,13 +158,13 @@ def _conclusion(reference: Outcome, rivals: list[Outcome]) -> str:
     worse: list[str] = []
     same: list[str] = []
     for rival in rivals:
-        difference, least = reference.mean - rival.mean, least_difference(reference, rival)
+        gain, least = reference.metric.gain(reference.mean, rival.mean), least_difference(reference, rival)
         if least is None:
             return (
                 f"Verdict: one seed cannot show whether {name} is better than "
                 f"{' or '.join(rival.method for rival in rivals)}: run more seeds."
             )
-        (same if abs(difference) <= least else better if difference > 0 else worse).append(rival.method)
+        (same if abs(gain) <= least else better if gain > 0 else worse).append(rival.method)
     found = []
     if better:
         found.append(f"was better than {' and '.join(better)}")

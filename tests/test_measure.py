@@ -1,9 +1,7 @@
 import pytest
 import torch
 
-from adagp.data import DataSet
-from adagp.training import Recipe, Run
-from adagp.training.measure import peak_bytes
+from adagp.measure import peak_bytes
 
 MB = 1_000_000
 
@@ -36,12 +34,3 @@ def test_backward_holds_more_than_forward(device: str) -> None:
     full = peak_bytes(lambda: model(images).sum().backward(), where)
     assert forward == pytest.approx(2 * activation, rel=0.1)
     assert full > 10 * activation
-
-
-def test_gp_holds_less_than_bp(recipe: Recipe, digits: DataSet) -> None:
-    run = Run(recipe.replace(batch_size=128), digits, schedule=None)
-    peaks: dict[str, int] = {}
-    while "GP" not in peaks:
-        phase = run.gp.next_plan().phase.value
-        peaks[phase] = run.peak_bytes()
-    assert 0 < peaks["GP"] < peaks["WARMUP"]

@@ -1,0 +1,66 @@
+"""One thing to change in a training."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from adagp.advice.estimate import Estimate
+
+
+@dataclass(frozen=True)
+class Option:
+    """One thing to change, and what it gives.
+
+    Attributes:
+        name: Its name.
+        seconds: Median seconds of a batch.
+        speed_up: Over what it is compared with.
+        exact: Whether gradients stay exact up to rounding.
+        kept: The progress of a step, that of an exact one being 1.
+        start_seconds: Seconds of the first batch beyond those of a later one, where they matter.
+        peak_bytes: Peak memory of a batch; None where it was not measured.
+        code: The lines to write.
+        over: What it is compared with.
+        environment: Whether it is set in the shell, before Python starts.
+        caveat: Why a short look cannot show that it pays; empty where it can.
+    """
+
+    name: str
+    seconds: float
+    speed_up: Estimate
+    exact: bool = True
+    kept: float = 1.0
+    start_seconds: float = 0.0
+    peak_bytes: int | None = None
+    code: tuple[str, ...] = ()
+    over: str = "the training as it is"
+    environment: bool = False
+    caveat: str = ""
+
+    @property
+    def worth(self) -> float:
+        """Progress in a second, that of the training as it is being 1."""
+        return self.speed_up.ratio * self.kept
+
+    @property
+    def plain_batches(self) -> float:
+        """What the same time would buy without it: batches, or parts of one, of what it is compared with."""
+        return 1 / self.speed_up.ratio
+
+    @property
+    def pays(self) -> bool:
+        """Whether the whole interval says that it is worth more than what it is compared with, without a caveat."""
+        return self.speed_up.low * self.kept > 1 and not self.caveat
+
+    @property
+    def finding(self) -> str:
+        """A word for the table."""
+        if self.pays:
+            return "yes"
+        if self.speed_up.high * self.kept < 1:
+            return "no"
+        return "see below" if self.caveat else "unclear"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        values = {**asdict(self), "code": list(self.code), "speed_up": self.speed_up.to_dict()}
+        return {**values, "worth": self.worth, "pays": self.pays, "plain_batches": self.plain_batches}

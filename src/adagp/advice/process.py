@@ -1,0 +1,108 @@
+"""The same training in another process, for settings that act only when a process starts.
+
+A worker does one batch when asked, so that batches of several processes take turns in the rounds like all others.
+"""
+
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import IO, Self
+
+from adagp.user_code import one_line
+
+READY = "ready"
+
+
+class WorkerError(RuntimeError):
+    """A worker did not start in time, or failed."""
+
+
+class Worker:
+    """A process that does batches; started at once, and killed when its `with` block ends."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start it.
+
+        Args:
+            command: Runs a program that calls `serve`.
+            environment: Variables to set beside those of this process.
+        """
+        self._process = subprocess.Popen(
+            command,
+            env={**os.environ, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it has built the training.
+
+        Raises:
+            WorkerError: When that takes longer, or it fails.
+        """
+        answer = self._stream(self._process.stdout)
+        if not select.select([answer], [], [], max(seconds, 0.0))[0]:
+            raise WorkerError(f"another process did not start within {seconds:.0f} s")
+        self._read()
+
+    def step(self) -> None:
+        """Let it do one batch."""
+        asked = self._stream(self._process.stdin)
+        asked.write("step\n")
+        asked.flush()
+        self._read()
+
+    def _read(self) -> None:
+        line = self._stream(self._process.stdout).readline()
+        answer = json.loads(line) if line else "another process ended"
+        if answer != READY:
+            raise WorkerError(answer)
+
+    @staticmethod
+    def _stream(stream: IO[str] | None) -> IO[str]:
+        assert stream is not None
+        return stream
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            self._stream(stream).close()
+
+
+def serve(build: Callable[[], Callable[[], None]]) -> None:
+    """Be a worker: build what does one batch, then do one for each line on stdin.
+
+    What the user's code prints goes to stderr: stdout carries the answers.
+
+    Args:
+        build: Builds the training and returns a function that does a batch of it.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(text: str) -> None:
+        answers.write(json.dumps(text) + "\n")
+        answers.flush()
+
+    try:
+        step = build()
+        step()
+        answer(READY)
+        for _ in sys.stdin:
+            step()
+            answer(READY)
+    except Exception as error:
+        answer(one_line(error))

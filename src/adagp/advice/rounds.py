@@ -1,0 +1,127 @@
+"""Measures several ways to do a batch side by side, in rounds.
+
+In a round every candidate has one turn, in a random order, so that other work on the machine falls on all of them.
+Ratios are taken within a round.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from statistics import median
+
+from adagp.advice.estimate import Estimate, estimate
+
+MOST_ROUNDS = 200
+"""More would not make an interval visibly narrower."""
+
+SHORTEST = 1e-9
+"""Seconds of what is quicker than the clock can tell."""
+_HOPELESS = 0.9
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to do a batch.
+
+    Attributes:
+        name: Its name.
+        run: Does one batch; this alone is timed.
+        ready: Puts it in force, and out of force afterwards.
+    """
+
+    name: str
+    run: Callable[[], object]
+    ready: Callable[[], AbstractContextManager[object]] = nullcontext
+
+
+@dataclass
+class Rounds:
+    """What was measured.
+
+    Attributes:
+        seconds: The seconds of each candidate, by round; one that is clearly slower has no turns any more.
+        failed: Candidates that raised an error, each with its first line.
+        spent: Seconds of all rounds, with what is not timed.
+    """
+
+    seconds: list[dict[str, float]] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    spent: float = 0.0
+
+    def median(self, name: str) -> float:
+        """The median seconds of a candidate."""
+        return median(one[name] for one in self.seconds if name in one)
+
+    def speed_up(self, name: str, over: str) -> Estimate:
+        """How much faster a candidate is than another."""
+        ratios = [one[over] / one[name] for one in self.seconds if name in one]
+        return estimate(ratios, self.spent / len(self.seconds))
+
+
+LEAST_BATCHES = 4
+"""Batches of a candidate from which something can be told: one to warm up, and three rounds."""
+
+
+def affordable(batch_seconds: float, seconds: float) -> int:
+    """How many candidates can be measured in some time, where none is slower than a batch as it is."""
+    return int(seconds / (LEAST_BATCHES * batch_seconds))
+
+
+def measure(
+    candidates: Sequence[Candidate],
+    clock: Clock,
+    deadline: float,
+    *,
+    tick: Callable[[], None] = lambda: None,
+    seed: int = 0,
+) -> Rounds:
+    """Run one untimed round and then timed ones until the deadline, but at least one.
+
+    Args:
+        candidates: The first is what the others are compared with; its errors are not caught.
+        clock: In seconds.
+        deadline: On that clock. A round that would end after it is not begun.
+        tick: Called after every batch.
+        seed: Of the order in a round.
+    """
+    result = Rounds()
+    working = list(_warm(candidates, result, tick))
+    order = random.Random(seed)
+    while len(result.seconds) < MOST_ROUNDS:
+        begin = clock()
+        if result.seconds and begin + result.spent / len(result.seconds) > deadline:
+            break
+        found = {}
+        for candidate in order.sample(working, len(working)):
+            with candidate.ready():
+                start = clock()
+                candidate.run()
+                found[candidate.name] = max(clock() - start, SHORTEST)
+            tick()
+        result.seconds.append(found)
+        result.spent += clock() - begin
+        working = [one for one in working if one is working[0] or not _is_clear(one, working[0], result)]
+    return result
+
+
+def _is_clear(candidate: Candidate, reference: Candidate, so_far: Rounds) -> bool:
+    """Whether a candidate is slower beyond doubt: its turns are better spent on the others."""
+    return so_far.speed_up(candidate.name, reference.name).high < _HOPELESS
+
+
+def _warm(candidates: Sequence[Candidate], result: Rounds, tick: Callable[[], None]) -> Iterator[Candidate]:
+    """Run every candidate once: caches are cold, and what cannot run at all shows now."""
+    for place, candidate in enumerate(candidates):
+        try:
+            with candidate.ready():
+                candidate.run()
+        except Exception as error:
+            if place == 0:
+                raise
+            result.failed[candidate.name] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        else:
+            yield candidate
+        tick()

@@ -1,0 +1,118 @@
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import exp
+
+import pytest
+
+from adagp.advice.rounds import Candidate, measure
+
+
+class FakeMachine:
+    """A clock that only work moves, with noise that lasts for a while, as another process makes it."""
+
+    def __init__(self, noise: float = 0.0, seed: int = 0) -> None:
+        self.now, self._noise, self._random = 0.0, noise, random.Random(seed)
+
+    def clock(self) -> float:
+        return self.now
+
+    def taking(self, seconds: float) -> Callable[[], None]:
+        def work() -> None:
+            self.now += seconds * exp(self._noise * abs(self._random.gauss(0, 1)))
+
+        return work
+
+
+def test_turns_are_taken_in_a_new_order_each_round() -> None:
+    machine, order = FakeMachine(), []
+
+    def noting(name: str) -> Callable[[], None]:
+        work = machine.taking(1.0)
+
+        def noted() -> None:
+            order.append(name)
+            work()
+
+        return noted
+
+    rounds = measure([Candidate(name, noting(name)) for name in "abc"], machine.clock, 100.0)
+    assert len(rounds.seconds) == (100 - 3) // 3
+    turns = ["".join(order[start : start + 3]) for start in range(3, len(order), 3)]
+    assert all(sorted(turn) == list("abc") for turn in turns)
+    assert len(set(turns)) > 3
+
+
+def test_no_round_is_begun_that_would_end_too_late() -> None:
+    machine = FakeMachine()
+    rounds = measure([Candidate("a", machine.taking(1.0)), Candidate("b", machine.taking(3.0))], machine.clock, 14.0)
+    assert machine.now <= 14.0
+    assert len(rounds.seconds) == 2
+    assert len(measure([Candidate("a", machine.taking(1.0))], machine.clock, 0.0).seconds) == 1, "at least one"
+
+
+def test_getting_ready_is_not_timed() -> None:
+    machine = FakeMachine()
+
+    @contextmanager
+    def ready() -> Iterator[None]:
+        machine.now += 5.0
+        yield
+        machine.now += 5.0
+
+    rounds = measure(
+        [Candidate("a", machine.taking(1.0)), Candidate("b", machine.taking(0.5), ready)], machine.clock, 99
+    )
+    assert rounds.median("b") == pytest.approx(0.5)
+    assert rounds.speed_up("b", "a").ratio == pytest.approx(2.0)
+
+
+def test_a_candidate_that_fails_is_left_out_by_name() -> None:
+    machine = FakeMachine()
+
+    def fail() -> None:
+        raise RuntimeError("not here\nand more")
+
+    rounds = measure([Candidate("a", machine.taking(1.0)), Candidate("b", fail)], machine.clock, 9.0)
+    assert rounds.failed == {"b": "RuntimeError: not here"}
+    assert "b" not in rounds.seconds[0]
+    with pytest.raises(RuntimeError):
+        measure([Candidate("b", fail)], machine.clock, 9.0)
+
+
+def test_a_hopeless_candidate_leaves_its_time_to_the_others() -> None:
+    machine = FakeMachine(noise=0.01)
+    candidates = [
+        Candidate("a", machine.taking(1.0)),
+        Candidate("b", machine.taking(0.9)),
+        Candidate("c", machine.taking(50.0)),
+    ]
+    rounds = measure(candidates, machine.clock, 400.0)
+    assert sum("c" in one for one in rounds.seconds) == 3
+    assert len(rounds.seconds) > 50
+    assert rounds.speed_up("c", "a").is_slower
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.2, 1.0])
+def test_no_false_promise_on_a_busy_machine(noise: float) -> None:
+    """Options that change nothing, on 40 machines: at most as many promises as the confidence allows."""
+    promises = turns = 0
+    for seed in range(40):
+        machine = FakeMachine(noise, seed)
+        same = [Candidate(str(place), machine.taking(1.0)) for place in range(6)]
+        rounds = measure(same, machine.clock, machine.now + 120, seed=seed)
+        promises += sum(rounds.speed_up(one.name, "0").is_faster for one in same[1:])
+        turns += 5
+    assert promises <= 0.03 * turns
+
+
+def test_noise_widens_intervals() -> None:
+    widths = []
+    for noise in (0.0, 0.05, 0.5):
+        machine = FakeMachine(noise)
+        rounds = measure([Candidate("a", machine.taking(1.0)), Candidate("b", machine.taking(0.8))], machine.clock, 60)
+        found = rounds.speed_up("b", "a")
+        widths.append(found.high / found.low)
+    assert widths == sorted(widths)
+    assert widths[0] == pytest.approx(1.0)
+    assert widths[2] > widths[1] * 1.05

@@ -1,0 +1,236 @@
+"""The whole of it, on a real model, with a clock of our own and with the machine's."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from contextlib import nullcontext
+from itertools import count
+from math import exp
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import adagp
+from adagp import schedules
+from adagp.advice import Advice, exact, study
+from adagp.advice.result import COLUMNS
+from tests.nets import batches, loss_of, sgd
+
+
+def pooled(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4, 3),
+    )
+
+
+class SyntheticMachine:
+    """A clock on which a batch takes a known time, and channels-last or small images a known part of it."""
+
+    def __init__(self, noise: float, channels_last: float = 0.8) -> None:
+        self.now, self._noise, self._random = 0.0, noise, random.Random(0)
+        self._channels_last = channels_last
+
+    def clock(self) -> float:
+        return self.now
+
+    def watch(self, model: nn.Sequential) -> None:
+        model[0].register_forward_pre_hook(self._forward)
+
+    def _forward(self, model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        last = inputs[0].is_contiguous(memory_format=torch.channels_last)
+        seconds = (self._channels_last if last else 1.0) * (inputs[0].shape[-1] / 6) ** 2
+        self.now += seconds * exp(self._noise * abs(self._random.gauss(0, 1)))
+
+
+def synthetic(noise: float, seconds: float, channels_last: float = 0.8, **options: Any) -> Advice:
+    model, machine = pooled(), SyntheticMachine(noise, channels_last)
+    machine.watch(model)
+    return adagp.advise(
+        model,
+        sgd(model),
+        lambda batch: loss_of(model, *batch),
+        loader=batches(6),
+        seconds=seconds,
+        clock=machine.clock,
+        **options,
+    )
+
+
+@pytest.fixture(autouse=True)
+def _one_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "available_cpus", torch.get_num_threads)
+
+
+def test_what_is_faster_is_found_with_the_lines_to_write() -> None:
+    advice = synthetic(noise=0.02, seconds=400)
+    found = {option.name: option for option in advice.exact}
+    assert found["channels-last"].pays
+    assert found["channels-last"].speed_up.ratio == pytest.approx(1.25, rel=0.05)
+    assert found["channels-last"].speed_up.low < 1.25 < found["channels-last"].speed_up.high
+    assert found["fused optimizer"].finding == "unclear"
+    assert advice.code()[0] == "model = model.to(memory_format=torch.channels_last)"
+    assert next(option.name for option in advice.options() if option.exact) == "channels-last"
+    sentence = next(line for line in advice.verdict if line.startswith("channels-last"))
+    assert "exact" in sentence
+    same = next(line for line in advice.verdict if line.startswith("fused optimizer"))
+    assert "no difference seen" in same
+    assert "would be needed" in same
+
+
+def test_noise_widens_the_intervals_and_no_false_promise_is_made() -> None:
+    calm, busy = synthetic(0.02, 400), synthetic(1.5, 400)
+
+    def width(advice: Advice) -> float:
+        found = next(option for option in advice.exact if option.name == "channels-last").speed_up
+        return found.high / found.low
+
+    assert width(busy) > 1.3 * width(calm)
+    nothing = synthetic(1.5, 300, channels_last=1.0)
+    assert not any(option.pays for option in nothing.exact)
+    assert nothing.together is None
+    assert nothing.code() == []
+
+
+def test_too_little_time_promises_nothing() -> None:
+    advice = synthetic(0.02, 1.0)
+    assert advice.options() == []
+    assert advice.verdict[0].startswith("There was no time to measure anything but the training as it is")
+    assert any("no time left for it, all of it takes about" in line for line in advice.verdict)
+
+
+@pytest.mark.parametrize("seconds", [10, 40, 300])
+def test_the_time_is_kept(seconds: float) -> None:
+    assert synthetic(0.02, seconds).spent <= 5 + seconds * 1.1
+
+
+def test_small_images_and_sources_are_judged_by_time_and_agreement() -> None:
+    advice = synthetic(0.02, 600)
+    found = {source.option.name: source for source in advice.sources}
+    assert set(found) >= {"predicted", "topk", "last", "mean", "zero", "coarse"}
+    assert found["coarse"].option.speed_up.ratio == pytest.approx(4.0, rel=0.1)
+    assert found["zero"].option.kept == 0.0
+    assert not found["zero"].option.pays
+    for source in found.values():
+        assert source.option.worth == pytest.approx(source.option.speed_up.ratio * source.option.kept)
+        assert source.option.peak_bytes
+    assert [layer.name for layer in advice.layers] == ["0", "5"]
+    assert all(layer.spread is not None for layer in advice.layers)
+
+
+def test_what_repeats_earlier_gradients_is_no_promise() -> None:
+    """Gradients that hardly change from batch to batch only say that the learning rate is small."""
+    model, machine = pooled(), SyntheticMachine(0.02)
+    machine.watch(model)
+    data = batches(1) * 8
+    small = torch.optim.SGD(model.parameters(), lr=1e-6)
+    advice = adagp.advise(
+        model, small, lambda batch: loss_of(model, *batch), loader=data, seconds=400, clock=machine.clock
+    )
+    last = next(source for source in advice.sources if source.option.name == "last")
+    assert last.cosine > 0.99
+    assert not last.option.pays
+    assert last.option.caveat
+
+
+def test_the_plan_can_be_read_back() -> None:
+    advice = synthetic(0.02, 100)
+    assert advice.plan is not None
+    plan = schedules.from_table(advice.plan.table, ["0", "5"])(0)
+    assert {plan.source("0"), plan.source("5")} <= {"backprop", "topk"}
+
+
+def test_result_as_json_and_as_text() -> None:
+    advice = synthetic(0.02, 100)
+    values = json.loads(json.dumps(advice.to_dict(), allow_nan=False))
+    assert {"exact", "sources", "layers", "plan", "verdict"} <= values.keys()
+    assert values["batch"]["phases"].keys() == {"forward", "backward", "optimizer", "loading"}
+    lines = str(advice).splitlines()
+    assert all(name in lines[0] for name in COLUMNS)
+    assert lines[1].startswith("as it is")
+    assert len(advice.rows()) == 1 + len(advice.options())
+
+
+def test_options_are_sorted_by_worth_those_that_pay_first() -> None:
+    options = synthetic(0.02, 400).options()
+    keys = [(option.pays, option.worth) for option in options]
+    assert keys == sorted(keys, reverse=True)
+
+
+def test_progress_is_told() -> None:
+    seen: list[tuple[float, str]] = []
+    synthetic(0.02, 60, progress=lambda share, text: seen.append((share, text)))
+    shares = [share for share, _ in seen]
+    assert shares == sorted(shares)
+    assert 0 <= shares[0] < 0.3
+    assert shares[-1] <= 1.0
+    assert {"exact options", "sources"} <= {text for _, text in seen}
+
+
+def test_a_model_without_layers_is_advised_too() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.LayerNorm(72), nn.ReLU())
+    advice = adagp.advise(model, sgd(model), lambda: model(batches(1)[0][0]).mean(), seconds=0.2)
+    assert advice.exact
+    assert advice.sources == ()
+    assert "no layer that adagp can cover" in advice.not_measured["sources"]
+    assert "loading" not in advice.phases
+
+
+def test_integer_inputs_and_language_models() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 11))
+    tokens = torch.randint(0, 11, (4, 9))
+
+    def closure() -> Tensor:
+        return nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+
+    ticks = count()
+    advice = adagp.advise(
+        model, torch.optim.AdamW(model.parameters()), closure, seconds=0.5, clock=lambda: next(ticks) / 1000
+    )
+    assert [layer.name for layer in advice.layers] == ["1", "3"]
+    assert {source.option.name for source in advice.sources} == {"topk", "zero"}
+    assert all(source.added_variance is None for source in advice.sources), "one batch has no spread"
+    assert "give a loader" in advice.not_measured["mean"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_compile_is_measured_where_asked() -> None:
+    model = pooled()
+    advice = adagp.advise(
+        model, sgd(model), lambda batch: loss_of(model, *batch), loader=batches(2), seconds=2, compile=True
+    )
+    (found,) = [option for option in advice.exact if option.name == "torch.compile"]
+    assert found.start_seconds > 0.5
+    assert found.speed_up.rounds >= 3, "its start is not counted"
+    assert model._compiled_call_impl is None
+
+
+@pytest.mark.slow
+def test_no_false_promise_beside_a_busy_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options that do nothing, on this machine, while others use all of it."""
+    nothing = [exact.ExactOption(f"nothing {place}", (), nullcontext) for place in range(6)]
+    monkeypatch.setattr(study, "exact_options", lambda subject: nothing)
+    busy = [
+        subprocess.Popen([sys.executable, "-c", "while True: sum(range(10**6))"]) for _ in range(os.cpu_count() or 1)
+    ]
+    model = pooled()
+    data = [(torch.randn(32, 2, 24, 24), torch.randint(0, 3, (32,))) for _ in range(4)]
+    try:
+        advice = adagp.advise(model, sgd(model), lambda batch: loss_of(model, *batch), loader=data, seconds=10)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert len(advice.exact) == 6
+    assert not any(option.pays for option in advice.exact)

@@ -1,0 +1,226 @@
+import json
+import re
+import sys
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from adagp import schedules
+from adagp.advice import exact, study
+from adagp.cli import app
+
+BUILD = """
+import torch
+from torch import nn
+
+
+def build():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    x, y = torch.randn(4, 2, 4), torch.randint(0, 3, (4,))
+    loss = nn.CrossEntropyLoss()
+    data = (x, y)
+    {change}
+    return model, optimizer, loss, data
+"""
+TOKENS = (
+    "tokens = torch.randint(0, 9, (4, 7)); model = nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 9)); "
+    "optimizer = torch.optim.Adam(model.parameters()); data = [tokens, tokens.flip(0)]; "
+    "loss = lambda tokens: nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()); "
+    "data = iter(data)"
+)
+
+
+@pytest.fixture(autouse=True)
+def _steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every look at the clock takes four milliseconds: the tests do as much on a busy machine as on a quiet one."""
+    ticks = count()
+    monkeypatch.setattr(study, "device_clock", lambda device: lambda: next(ticks) / 250)
+    monkeypatch.setattr(exact, "available_cpus", torch.get_num_threads)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    return tmp_path
+
+
+def write(folder: Path, change: str = "pass") -> None:
+    (folder / "mine.py").write_text(BUILD.format(change=change))
+
+
+def ask(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["advise", "--seconds", "1", *words])
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.mark.parametrize(
+    "change", ["pass", "data = [(x, y), (x + 1, y)]", TOKENS, "data = {'x': x}; loss = lambda b: model(b['x']).sum()"]
+)
+def test_a_file_of_the_user(folder: Path, change: str) -> None:
+    write(folder, change)
+    code, out, err = ask("--module", "mine.py:build", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert {"exact", "sources", "layers", "plan", "verdict"} <= found.keys()
+    assert found["batch"]["seconds"] > 0
+    assert found["layers"]
+
+
+def test_the_table_the_verdict_and_the_plan(folder: Path) -> None:
+    write(folder)
+    code, out, _ = ask("--module", "mine:build", "--plan", "plan.txt")
+    assert code == 0
+    assert "What would pay" in out
+    assert "A batch takes" in out
+    assert "plan: plan.txt" in out
+    assert schedules.from_table((folder / "plan.txt").read_text(), ["1", "3"])(0).source("1")
+
+
+def test_a_pipeline_under_every_scheme(folder: Path) -> None:
+    write(folder)
+    words = ["--module", "mine.py:build", "--stages", "2", "--microbatches", "3"]
+    found = json.loads(ask(*words, "--json")[1])["pipelines"]
+    assert [one["scheme"] for one in found] == ["gpipe", "dapple", "chimera"]
+    assert all(0 < one["bubbles"] < 1 and one["starts"] == ["1", "3"] for one in found)
+    code, out, _ = ask(*words, "--html", "page.html")
+    assert code == 0
+    assert "In a pipeline of 2 stages and 3 micro-batches" in out
+    assert "In a pipeline of 2 stages and 3 micro-batches" in (folder / "page.html").read_text()
+
+
+def test_a_pipeline_with_too_many_stages_costs_none_of_the_advice(folder: Path) -> None:
+    write(folder)
+    code, out, _ = ask("--module", "mine.py:build", "--stages", "3")
+    assert code == 0
+    assert "A batch takes" in out
+    assert "No pipeline: devices=3: the network has only 2 layers; use fewer devices." in out
+
+
+def test_the_page(folder: Path) -> None:
+    code, out, _ = ask("--model", "cnn", "--data", "digits", "--batch-size", "16", "--html", "advice.html")
+    assert code == 0
+    assert "page: advice.html" in out
+    text = (folder / "advice.html").read_text()
+    assert "cnn on digits: what would make it faster?" in text
+    assert "data:image/png;base64," in text
+
+
+MISTAKES = {
+    "data = None": "gives no batch; return an example batch or a loader",
+    "data = []": "loader: it is empty",
+    "data = 3": "the fourth value is a int",
+    "data = (x[..., :3], y)": "closure: the first batch fails",
+    "data = [x, x, x]": "a list of 3 tensors of one shape, a batch or a loader",
+    "data = (x, y, y)": "a batch is no pair",
+    "loss = nn.CrossEntropyLoss(reduction='none')": r"closure: the loss has shape (4,); reduce it to one number",
+    "loss = 3": "the third value is a int",
+    "loss = lambda a, b, c: 0": "the loss asks for 3 arguments",
+    "loss = lambda out, y: 3.0": "closure: gives a float",
+    "optimizer = None": "the second value is a NoneType",
+    "model = None": "the first value is a NoneType",
+    "model = nn.Linear(1, 1)": "optimizer: it holds no trainable parameter of the model",
+    "model = nn.Sequential(nn.Flatten(), nn.Linear(8, 3)); optimizer = torch.optim.SGD(model.parameters()); "
+    "model.register_forward_hook(lambda *_: model.add_module('late', nn.Identity()) if len(model) < 3 else None)": (
+        "model: the first batch changed what it consists of"
+    ),
+    "return model": "gives a Sequential; let it `return model, optimizer, loss, batch_or_loader`",
+    "return model, optimizer": "gives 2 values",
+    "1 / 0": "cannot be built",
+}
+
+
+@pytest.mark.parametrize("change", MISTAKES)
+def test_a_mistake_in_each_place_is_one_line(folder: Path, change: str) -> None:
+    write(folder, change)
+    code, out, err = ask("--module", "mine.py:build")
+    assert (code, out) == (2, "")
+    assert MISTAKES[change] in err
+    assert err.startswith("adagp: error: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--module", "none.py:build"], "there is no file 'none.py'"),
+        (["--module", "mine.py"], "is not PACKAGE.FILE:FACTORY"),
+        (["--module", "mine.py:other"], "has no 'other'"),
+        (["--module", "mine.py:build", "--model", "cnn"], "module: has its own model"),
+        (["--module", "mine.py:build", "--device", "cpu"], "module: decides the device itself"),
+        (["--seconds", "0"], "seconds = 0: give at least 1"),
+        (["--seconds", "nan"], "seconds = nan: give at least 1"),
+        (["--plan", "none/plan.txt"], "there is no folder 'none'"),
+        (["--html", "none/page.html"], "there is no folder 'none'"),
+        (["--model", "resnet20x"], "resnet20x"),
+    ],
+)
+def test_wrong_options(folder: Path, words: list[str], message: str) -> None:
+    write(folder)
+    code, out, err = ask(*words)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_a_training_of_the_zoo(folder: Path) -> None:
+    code, out, err = ask("--model", "cnn", "--data", "digits", "--batch-size", "16", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["batch"]["phases"].keys() == {"forward", "backward", "optimizer", "loading"}
+    assert "channels-last" in {option["name"] for option in found["exact"]}
+    assert "coarse" in {source["name"] for source in found["sources"]}
+
+
+TRAIN = ["--model", "cnn", "--data", "digits", "--epochs", "1", "--train-limit", "128", "--batch-size", "32"]
+
+
+def run(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, [*words, "--advise-seconds", "1"])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_train_uses_the_plan_and_resumes_with_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, err = run("train", *TRAIN, "--schedule", "advise", "--out", "run", "--json")
+    assert code == 0, err
+    recipe = json.loads(out)["recipe"]
+    assert recipe["method"] == "advised"
+    assert "# advised: " in recipe["schedule"]
+    assert "A batch takes" in err
+    monkeypatch.setattr(study, "exact_options", None)  # it would fail if it measured again
+    code, out, err = run("train", *TRAIN, "--schedule", "advise", "--out", "run", "--json", "--resume")
+    assert code == 0, err
+    assert json.loads(out)["recipe"] == recipe
+
+
+def test_train_by_a_written_plan(folder: Path) -> None:
+    assert ask("--model", "cnn", "--data", "digits", "--batch-size", "32", "--plan", "plan.txt")[0] == 0
+    code, out, err = run("train", *TRAIN, "--method", "table", "--schedule", "plan.txt", "--json")
+    assert code == 0, err
+    assert json.loads(out)["recipe"]["schedule"] == (folder / "plan.txt").read_text()
+
+
+def test_compare_takes_the_advised_method(folder: Path) -> None:
+    code, out, err = run("compare", *TRAIN, "--methods", "bp,advised", "--seeds", "0", "--out", "runs", "--json")
+    assert code == 0, err
+    assert {one["method"] for one in json.loads(out)["methods"]} == {"bp", "advised"}
+
+
+def test_advise_and_another_method_contradict_each_other(folder: Path) -> None:
+    code, _, err = run("train", *TRAIN, "--schedule", "advise", "--method", "topk")
+    assert code == 2
+    assert "schedule advise contradicts method topk" in err
+
+
+def test_the_demo_begins_with_advice_for_its_own_training() -> None:
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
+    recipe = re.search(r"^demo:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    assert recipe
+    first, second = (line.split()[1:] for line in recipe[1].splitlines())
+    assert first[:4] == ["advise", "--preset", "demo", "--seconds"]
+    assert float(first[4]) <= 15, "the demo takes two minutes in all"
+    assert second == ["compare", "--preset", "demo"]
