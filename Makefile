@@ -7,7 +7,7 @@ STAMP := $(VENV)/.adagp-setup
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo yosys test test-all bench fuzz lint docs clean
+.PHONY: help setup demo yosys test test-all test-integrations bench fuzz lint docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -23,7 +23,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet -e '.[dev]' -c constraints.txt
 	@touch $@
 
-demo: setup ## train one small CNN by backpropagation, by ADA-GP and by the alternatives (about two minutes)
+demo: setup ## what would make a small ResNet faster here, then backpropagation, ADA-GP and the alternatives (about two minutes)
+	$(BIN)/adagp advise --preset demo --seconds 12
 	$(BIN)/adagp compare --preset demo
 
 lint: setup ## ruff, mypy --strict, import contracts
@@ -35,13 +36,23 @@ lint: setup ## ruff, mypy --strict, import contracts
 yosys: setup # the one of pip compiles itself on its first run, for about a minute: before the tests, not within one
 	@$(BIN)/python -c 'from adagp.accelerator.rtl.tools import yosys_version; print("yosys", yosys_version())'
 
-test: lint yosys ## lint, and all tests but the slow ones
+INTEGRATIONS := $(VENV)/.adagp-integrations
+
+$(INTEGRATIONS): $(STAMP) # the libraries that people train with; the demo does without them
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -e '.[integrations]' -c constraints.txt
+	@touch $@
+
+test: lint yosys $(INTEGRATIONS) ## lint, and all tests but the slow ones
 	$(PYTEST) -m "not slow"
 
-test-all: lint yosys ## lint, and all tests
+test-all: lint yosys $(INTEGRATIONS) ## lint, and all tests
 	$(PYTEST)
 
-BENCHMARKS := benchmarks benchmarks.kernels benchmarks.approximation benchmarks.data benchmarks.distributed benchmarks.accelerator
+test-integrations: $(INTEGRATIONS) ## only the tests with transformers, accelerate, Lightning and others (two minutes)
+	$(PYTEST) tests/integrations
+	$(PYTEST) tests/test_docs.py -k "with-"
+
+BENCHMARKS := benchmarks benchmarks.language benchmarks.kernels benchmarks.approximation benchmarks.data benchmarks.distributed benchmarks.accelerator
 
 bench: setup ## measure the budgets, side by side in one run; fails where one does not hold
 	@failed=; for part in $(BENCHMARKS); do $(BIN)/python -m $$part || failed="$$failed $$part"; done; \

@@ -5,7 +5,9 @@ import re
 import subprocess
 import sys
 import textwrap
+import warnings
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from unittest import mock
@@ -17,6 +19,14 @@ import adagp
 
 ROOT = Path(__file__).parents[1]
 PAGES = [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if path.is_file()]
+LIBRARIES = {
+    "with-accelerate.md": ["accelerate"],
+    "with-fabric.md": ["lightning"],
+    "with-lightning.md": ["lightning"],
+    "with-others.md": ["skorch", "ignite", "peft"],
+    "with-transformers.md": ["transformers", "accelerate"],
+}
+"""What a page about another library needs; `make test-integrations` has it all."""
 FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^(?P=indent)``` *$", re.MULTILINE | re.DOTALL
 )
@@ -72,9 +82,18 @@ def _forget_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_page_runs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with torch.random.fork_rng(devices=[]):
+    missing = [library for library in LIBRARIES.get(path.name, []) if find_spec(library) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} is not installed: make test-integrations")
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        if path.name in LIBRARIES:
+            warnings.simplefilter("ignore")  # what they warn of is theirs
         torch.manual_seed(0)
         _run_page(path, monkeypatch)
+
+
+def test_pages_of_libraries_are_known() -> None:
+    assert {path.name for path in PAGES if path.name.startswith("with-")} == LIBRARIES.keys()
 
 
 def test_the_site_renders_without_a_broken_link(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 """What is missing is named before any work is done, with what to install."""
 
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from adagp.data import decoding
-from adagp.extras import PACKAGES, remedy, require
+from adagp.extras import INTEGRATIONS, PACKAGES, remedy, require
 from adagp.training import Recipe
 from adagp.training.tasks import build
 from tests.training.tasks.making import toy_objects, toy_text
@@ -22,6 +23,17 @@ def test_a_module_that_is_missing_is_named_with_its_extra(module: str, monkeypat
     assert str(caught.value) == f"{distribution} is not installed: pip install 'adagp[{extra}]'"
     assert remedy(caught.value) == str(caught.value)
     assert remedy(ModuleNotFoundError("No module", name=f"{module}.part")) == str(caught.value)
+
+
+@pytest.mark.parametrize("module", INTEGRATIONS)
+def test_an_integration_names_its_extra_before_its_library_is_imported(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    extra = INTEGRATIONS[module].extra
+    monkeypatch.delitem(sys.modules, f"adagp.integrations.{extra}", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=rf"is not installed: pip install 'adagp\[{extra}\]'"):
+        import_module(f"adagp.integrations.{extra}")
 
 
 def test_a_module_of_the_user_is_not_explained() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adagp.extras import PACKAGES
+from adagp.extras import INTEGRATIONS, PACKAGES
 
 SRC = Path(__file__).parents[1] / "src"
 # Stands before every other finder and lets none of the project's other dependencies in.
@@ -19,7 +19,7 @@ class Block(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {{name!r}} (blocked by the test)", name=name)
 sys.meta_path.insert(0, Block())
 """
-OTHERS = {*PACKAGES, "click", "pandas", "filelock"}
+OTHERS = {*PACKAGES, *INTEGRATIONS, "click", "pandas", "filelock"}
 
 
 def _run(code: str, others: set[str]) -> subprocess.CompletedProcess[str]:
@@ -29,7 +29,7 @@ def _run(code: str, others: set[str]) -> subprocess.CompletedProcess[str]:
 
 
 def test_core_imports_with_torch_alone() -> None:
-    result = _run("from adagp import AdaGP, schedules", OTHERS | {"numpy"})
+    result = _run("from adagp import AdaGP, integrations, schedules", OTHERS | {"numpy"})
     assert result.returncode == 0, result.stderr
 
 

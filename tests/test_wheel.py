@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from adagp.extras import PACKAGES
+from adagp.extras import INTEGRATIONS, PACKAGES
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = sorted({package.extra for package in PACKAGES.values()})
@@ -151,6 +151,9 @@ def test_every_module_of_an_extra_is_in_that_extra(requirements: list[Requiremen
     for distribution_name, extra in PACKAGES.values():
         assert distribution_name in names[extra]
     assert names["all"] == set().union(*(names[extra] for extra in EXTRAS))
+    for distribution_name, extra in INTEGRATIONS.values():
+        for one in (extra, "integrations"):
+            assert distribution_name in {each.name for each in wanted(requirements, [one])}
 
 
 def test_it_holds_all_that_is_not_python(wheel: Path) -> None:
