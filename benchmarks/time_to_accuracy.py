@@ -10,7 +10,8 @@ one grid for plain training and `progressive`, with seed 0; for the larger netwo
 Accuracy is on the test images.
 
 Every run is a folder below RUNS. Several processes may share the work, and any of them may be stopped at any time.
-`--table` prints what is there. Data: the folder named by ADAGP_DATA.
+`--collect` adds what is finished to `benchmarks/results`. Those cases are not run again, on this machine or another;
+delete their lines there to do so. `--table` prints what is there. Data: the folder named by ADAGP_DATA.
 """
 
 import argparse
@@ -26,11 +27,13 @@ from torch import Tensor
 
 from adagp import data
 from adagp.data import Batches, DataSet
+from adagp.files import write_bytes
 from adagp.training import DivergedError, Recipe, Run, RunFolder, RunFolderError, Session, train
 
 EPOCHS = 8
 SEEDS = (0, 1, 2)
 VALIDATION = 4_000
+COLLECTED = Path(__file__).parent / "results" / "time_to_accuracy.json"
 # Epochs that take the time of 8 plain ones. On a shortened ladder 42 % of the batches are GP batches. A GP batch costs
 # 0.34 of a plain one, a BP batch with the predictor learning 1.03, and a half-size batch 0.25.
 EQUAL_TIME = {"coarse": 11.65, "adagp": 10.8, "skip": 13.75}
@@ -101,17 +104,26 @@ NETWORKS = (
 
 
 class Study:
-    """The runs below a folder."""
+    """The runs below a folder, and those that were collected before."""
 
-    def __init__(self, folder: Path) -> None:
-        """`folder` need not exist yet."""
-        self.folder = folder
+    def __init__(self, folder: Path, collected: Path = COLLECTED) -> None:
+        """Neither need exist yet."""
+        self.folder, self._file = folder, collected
+        self._collected: dict[str, dict[str, float]] = json.loads(collected.read_text()) if collected.exists() else {}
 
     def result(self, case: Case) -> dict[str, float] | None:
         """Accuracy on validation and test images of a finished case, in per cent."""
         path = self.folder / case.folder / "scores.json"
         found: dict[str, float] | None = json.loads(path.read_text()) if path.exists() else None
-        return found
+        return found or self._collected.get(case.folder)
+
+    def collect(self) -> None:
+        """Add every finished run below the folder to the collected ones."""
+        found = {path.parent.name: json.loads(path.read_text()) for path in self.folder.glob("*/scores.json")}
+        lines = [
+            f"  {json.dumps(name)}: {json.dumps(scores)}" for name, scores in sorted((self._collected | found).items())
+        ]
+        write_bytes(self._file, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
     def best(self, cases: list[Case]) -> Case | None:
         """The case with the best accuracy on validation images, once all are finished."""
@@ -156,10 +168,10 @@ class Study:
     def _is_free(self, case: Case) -> bool:
         from adagp.training.run.lock import lock
 
+        if self.result(case) is not None:
+            return False
         folder = self.folder / case.folder
         folder.mkdir(parents=True, exist_ok=True)
-        if (folder / "scores.json").exists():
-            return False
         try:
             lock(folder)
         except RunFolderError:
@@ -229,10 +241,13 @@ def main() -> None:
     parser.add_argument("runs", type=Path)
     parser.add_argument("--networks", nargs="*", default=[network.name for network in NETWORKS])
     parser.add_argument("--table", action="store_true", help="print what is there")
+    parser.add_argument("--collect", action="store_true", help="add what is finished to benchmarks/results")
     options = parser.parse_args()
     networks = tuple(network for network in NETWORKS if network.name in options.networks)
     study = Study(options.runs)
-    if options.table:
+    if options.collect:
+        study.collect()
+    elif options.table:
         study.table(networks)
     else:
         torch.set_num_threads(1)

@@ -1,0 +1,41 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.time_to_accuracy import NETWORKS, Case, Study
+
+CASE = Case("resnet20", "bp", 8, 0.2)
+
+
+def finish(folder: Path, case: Case, validation: float) -> None:
+    (folder / case.folder).mkdir(parents=True)
+    (folder / case.folder / "scores.json").write_text(json.dumps({"validation": validation, "test": 1.0}))
+
+
+def test_collected_runs_count_on_another_machine(tmp_path: Path) -> None:
+    here, file = tmp_path / "here", tmp_path / "collected.json"
+    for case, validation in ((CASE, 70.0), (Case("resnet20", "bp", 8, 0.4), 71.0)):
+        finish(here, case, validation)
+        Study(here, file).collect()
+    elsewhere = Study(tmp_path / "elsewhere", file)
+    assert elsewhere.result(CASE) == {"validation": 70.0, "test": 1.0}
+    assert not elsewhere._is_free(CASE)
+    assert elsewhere._is_free(Case("resnet20", "bp", 8, 0.8))
+    assert not (tmp_path / "elsewhere" / CASE.folder).exists()
+
+
+def test_rates_are_chosen_once_all_are_there(tmp_path: Path) -> None:
+    study, network = Study(tmp_path, tmp_path / "none.json"), NETWORKS[0]
+    assert {case.seed for case in study.cases((network,))} == {0}
+    for number, lr in enumerate(network.rates):
+        for method, epochs in (("bp", 8), ("progressive", 10)):
+            finish(tmp_path, Case("resnet20", method, epochs * network.tuning, lr), 70.0 + number)
+    chosen = {case.lr for case in study.cases((network,)) if case.seed == 1}
+    assert chosen == {max(network.rates)}
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.name)
+def test_every_case_has_a_recipe(network: object, tmp_path: Path) -> None:
+    for case in Study(tmp_path, tmp_path / "none.json").cases((network,)):  # type: ignore[arg-type]
+        assert case.recipe().method == case.method
