@@ -23,12 +23,14 @@ from statistics import mean
 from typing import Any
 
 import torch
+from filelock import BaseFileLock
 from torch import Tensor
 
 from adagp import data
 from adagp.data import Batches, DataSet
 from adagp.files import write_bytes
 from adagp.training import DivergedError, Recipe, Run, RunFolder, RunFolderError, Session, train
+from adagp.training.run.lock import lock
 
 EPOCHS = 8
 SEEDS = (0, 1, 2)
@@ -159,24 +161,23 @@ class Study:
     def run_all(self, networks: tuple[Network, ...]) -> None:
         """Run what is missing and not under way in another process, until nothing is left."""
         datasets: dict[str, DataSet] = {}
-        while case := next((case for case in self.cases(networks) if self._is_free(case)), None):
+        while claimed := next(filter(None, map(self.claim, self.cases(networks))), None):
+            case, _held = claimed
             recipe = case.recipe()
             if recipe.data not in datasets:
                 datasets[recipe.data] = data.load(recipe.data)  # type: ignore[assignment]
             self._run(case, recipe, datasets[recipe.data])
 
-    def _is_free(self, case: Case) -> bool:
-        from adagp.training.run.lock import lock
-
+    def claim(self, case: Case) -> tuple[Case, BaseFileLock] | None:
+        """The case with the lock of its folder, to be kept while it runs; None if it is done or under way elsewhere."""
         if self.result(case) is not None:
-            return False
+            return None
         folder = self.folder / case.folder
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            lock(folder)
+            return case, lock(folder)
         except RunFolderError:
-            return False
-        return True
+            return None
 
     def _run(self, case: Case, recipe: Recipe, dataset: DataSet) -> None:
         print(case.folder, flush=True)

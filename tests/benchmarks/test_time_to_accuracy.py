@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,9 +22,32 @@ def test_collected_runs_count_on_another_machine(tmp_path: Path) -> None:
         Study(here, file).collect()
     elsewhere = Study(tmp_path / "elsewhere", file)
     assert elsewhere.result(CASE) == {"validation": 70.0, "test": 1.0}
-    assert not elsewhere._is_free(CASE)
-    assert elsewhere._is_free(Case("resnet20", "bp", 8, 0.8))
+    assert elsewhere.claim(CASE) is None
     assert not (tmp_path / "elsewhere" / CASE.folder).exists()
+
+
+CLAIM = """
+import sys
+from pathlib import Path
+from benchmarks.time_to_accuracy import Case, Study
+
+study = Study(Path(sys.argv[1]), Path(sys.argv[1]) / "none.json")
+claims = [study.claim(Case("resnet20", "bp", 8, lr)) for lr in (0.2, 0.4)]
+print([claim is not None for claim in claims])
+"""
+
+
+def test_a_claimed_case_is_left_to_the_process_that_runs_it(tmp_path: Path) -> None:
+    claimed = Study(tmp_path, tmp_path / "none.json").claim(CASE)
+    assert claimed is not None
+    done = subprocess.run(
+        [sys.executable, "-c", CLAIM, tmp_path],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "[False, True]"
 
 
 def test_rates_are_chosen_once_all_are_there(tmp_path: Path) -> None:
