@@ -65,7 +65,13 @@ def learning_rate(model: nn.Module, loss_of: Loss) -> float:
     return 0.05 * loss.item() / sum(gradient.square().sum().item() for gradient in gradients)
 
 
-@pytest.mark.parametrize("name", models.names())
+DEEPER = ("densenet161", "densenet169", "densenet201", "resnet101", "resnet152", "vgg16", "vgg19")
+"""Built from the same blocks as a network that every test run has."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in DEEPER else []) for name in models.names()]
+)
 def test_bp_gp_and_mixed_batches(name: str) -> None:
     model, loss_of = case(name)
     first_half = schedules.layer_names(model)
