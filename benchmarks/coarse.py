@@ -1,8 +1,9 @@
-"""Settles how coarse batches are run: `python -m benchmarks.coarse RUNS.jsonl`.
+"""Settles how coarse batches are run: `python -m benchmarks.coarse`.
 
 A ResNet-8 on CIFAR-10 (12,800 images, 4,000 for the test), batch 128, SGD with Nesterov momentum 0.9, weight decay
-5e-4, a tenth of warm-up, cosine decay over the whole run. Each line of RUNS.jsonl is one finished run, so that a study
-continues where it was stopped; `--table` prints what is there. Data: the folder named by ADAGP_DATA.
+5e-4, a tenth of warm-up, cosine decay over the whole run. Each line of `benchmarks/results/coarse.jsonl` is one
+finished run, so that the study continues where it was stopped; delete a line to have it again. `--table` prints what is
+there. Data: the folder named by ADAGP_DATA.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from adagp.models.resnet_cifar import SmallResNet
 from adagp.schedules import Schedule
 
 TRAIN, TEST, BATCH = 12_800, 4_000, 128
+RESULTS = Path(__file__).parent / "results" / "coarse.jsonl"
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def key(case: Case) -> str:
 def main() -> None:
     """Run what is missing, or print what is there."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", type=Path)
+    parser.add_argument("--runs", type=Path, default=RESULTS, help="the file of finished runs")
     parser.add_argument("--table", action="store_true", help="print what is there")
     options = parser.parse_args()
     done = {}
