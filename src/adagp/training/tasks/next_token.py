@@ -17,6 +17,7 @@ from adagp.training.errors import RecipeError
 from adagp.training.recipe import Recipe
 from adagp.training.tasks.keeping import keep_vocabulary
 from adagp.training.tasks.task import Evaluation, Metric, check_batch_size
+from adagp.training.tasks.token_scores import token_scores
 
 _EVALUATION_TOKENS = 8192
 WORST_PERPLEXITY = 1e6
@@ -96,22 +97,15 @@ class NextToken:
 
     def evaluate(self, model: nn.Module, device: torch.device, *, last: bool) -> Evaluation:
         """Loss, perplexity, bits per byte and accuracy of the next token over the test text."""
-        total = 0.0
-        right = tokens = 0
-        for batch in self._test.epoch(0):
-            logits, wanted = _next_tokens(model, batch, device)
-            total += float(functional.cross_entropy(logits, wanted, ignore_index=PAD, reduction="sum"))
-            right += int(((logits.argmax(1) == wanted) & (wanted != PAD)).sum())
-            tokens += int((wanted != PAD).sum())
-        loss = total / tokens
+        scores = token_scores(_next_tokens(model, batch, device) for batch in self._test.epoch(0))
         worst = math.log(WORST_PERPLEXITY)
-        judged = loss if loss < worst else worst  # also where the loss is not a number
+        judged = scores.loss if scores.loss < worst else worst  # also where the loss is not a number
         metrics = {
             "perplexity": math.exp(judged),
-            "bits_per_byte": judged * tokens / (math.log(2) * self._test_bytes),
-            "token_accuracy": right / tokens,
+            "bits_per_byte": judged * scores.tokens / (math.log(2) * self._test_bytes),
+            "token_accuracy": scores.accuracy,
         }
-        return Evaluation(loss, metrics)
+        return Evaluation(scores.loss, metrics)
 
     def keep(self, folder: Path) -> None:
         """Keep the vocabulary: the weights are useless without it."""

@@ -20,6 +20,7 @@ from adagp.training.errors import RecipeError
 from adagp.training.recipe import Recipe
 from adagp.training.tasks.keeping import keep_vocabulary
 from adagp.training.tasks.task import Evaluation, Metric, check_batch_size
+from adagp.training.tasks.token_scores import token_scores
 
 _EVALUATION_BATCH = 100
 
@@ -105,17 +106,11 @@ class TextTranslation:
 
     def evaluate(self, model: nn.Module, device: torch.device, *, last: bool) -> Evaluation:
         """Loss and accuracy of the next token given the true ones before it, and BLEU of whole translations."""
-        loss = 0.0
-        right = tokens = 0
-        for batch in self._test.epoch(0):
-            logits, wanted = _next_tokens(model, batch, device)
-            loss += float(functional.cross_entropy(logits, wanted, ignore_index=PAD, reduction="sum"))
-            right += int(((logits.argmax(1) == wanted) & (wanted != PAD)).sum())
-            tokens += int((wanted != PAD).sum())
-        metrics = {"bleu": self._bleu(model, device, greedy), "token_accuracy": right / tokens}
+        scores = token_scores(_next_tokens(model, batch, device) for batch in self._test.epoch(0))
+        metrics = {"bleu": self._bleu(model, device, greedy), "token_accuracy": scores.accuracy}
         if last and self._recipe.beam > 1:
             metrics["beam_bleu"] = self._bleu(model, device, partial(beam, width=self._recipe.beam))
-        return Evaluation(loss / tokens, metrics)
+        return Evaluation(scores.loss, metrics)
 
     def keep(self, folder: Path) -> None:
         """Keep both vocabularies: the weights are useless without them."""
