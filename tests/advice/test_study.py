@@ -198,7 +198,7 @@ def test_integer_inputs_and_language_models() -> None:
         model, torch.optim.AdamW(model.parameters()), closure, seconds=0.5, clock=lambda: next(ticks) / 1000
     )
     assert [layer.name for layer in advice.layers] == ["1", "3"]
-    assert {source.option.name for source in advice.sources} == {"topk", "zero"}
+    assert {source.option.name for source in advice.sources} == {"topk", "sampled", "zero"}
     assert all(source.added_variance is None for source in advice.sources), "one batch has no spread"
     assert "give a loader" in advice.not_measured["mean"]
 

@@ -145,7 +145,7 @@ def test_ranks_agree_on_what_to_do_about_a_nan_on_one_of_them() -> None:
 
 MIXED = [
     Plan(Phase.BP, "backprop", {"0": "zero"}),
-    Plan(Phase.BP, "backprop", {"3": "topk"}),
+    Plan(Phase.BP, "backprop", {"3": "topk", "7": "sampled"}),
     Plan(Phase.BP, "backprop", {"0": "predicted", "3": "predicted"}),
     Plan(Phase.GP, "predicted"),
     Plan(Phase.BP, "backprop", {"7": "random", "9": "skip"}),
@@ -154,7 +154,7 @@ MIXED = [
 
 def mix(rank: int, count: int, unused: bool) -> Any:
     model = DistributedDataParallel(build(), find_unused_parameters=unused)
-    names = ("backprop", "predicted", "zero", "topk", "random", "skip")
+    names = ("backprop", "predicted", "zero", "topk", "sampled", "random", "skip")
     gp = AdaGP(model, sgd(model), schedules.from_function(lambda step: MIXED[step % 5], names), "paper")
     try:
         for x, y in batches(11, seed=rank):
@@ -169,7 +169,7 @@ def test_a_plan_that_mixes_sources_needs_a_reducer_that_expects_it() -> None:
         assert "find_unused_parameters=True" in message
     one, two = on_ranks(2, mix, True)
     assert one["counts"] == two["counts"]
-    assert {"backprop", "predicted", "zero", "topk", "random", "skip"} <= one["counts"].keys()
+    assert {"backprop", "predicted", "zero", "topk", "sampled", "random", "skip"} <= one["counts"].keys()
     for a, b in zip(one["parameters"], two["parameters"], strict=True):
         assert (a == b).all()
 
@@ -177,7 +177,7 @@ def test_a_plan_that_mixes_sources_needs_a_reducer_that_expects_it() -> None:
 def mixed_gradients(rank: int, count: int) -> Any:
     """The gradients of one mixed batch, and the mean of what each rank's data gives in one process."""
     model = DistributedDataParallel(build(), find_unused_parameters=True)
-    plan = schedules.from_function(lambda step: MIXED[1], ("backprop", "topk"))
+    plan = schedules.from_function(lambda step: MIXED[1], ("backprop", "topk", "sampled"))
     parts = [batches(1, seed=other)[0] for other in range(count)]
     expected = []
     for x, y in parts:
@@ -193,7 +193,7 @@ def mixed_gradients(rank: int, count: int) -> Any:
     ]
 
 
-def test_a_mixed_batch_averages_over_ranks_what_backprop_and_topk_give() -> None:
+def test_a_mixed_batch_averages_over_ranks_what_backprop_topk_and_sampled_give() -> None:
     for differences in on_ranks(2, mixed_gradients):
         assert len(differences) == 9
         assert max(differences) < 1e-6
@@ -233,7 +233,7 @@ def overflow(rank: int, count: int) -> dict[str, Any]:
     """What topk makes of one rank's error is infinite: the scaler must skip the step on every rank."""
     model = DistributedDataParallel(build(), find_unused_parameters=True)
     scaler = torch.amp.grad_scaler.GradScaler("cpu", init_scale=4.0)
-    gp = AdaGP(model, sgd(model), schedules.from_function(lambda step: MIXED[1], ("backprop", "topk")), None)
+    gp = AdaGP(model, sgd(model), schedules.from_function(lambda step: MIXED[1], ("backprop", "topk", "sampled")), None)
     for step, (x, y) in enumerate(batches(3, seed=rank)):
         with gp.batch(scaler=scaler) as batch:
             batch.backward(loss_of(model, x, y))

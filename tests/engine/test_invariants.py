@@ -114,7 +114,7 @@ def test_a_graph_built_in_gp_because_grad_mode_is_on_is_named_once(caplog: pytes
 
 
 @pytest.mark.parametrize("layer", COVERED)
-@pytest.mark.parametrize("source", ["predicted", "zero", "random", "topk", "skip", "last", "mean"])
+@pytest.mark.parametrize("source", ["predicted", "zero", "random", "topk", "sampled", "skip", "last", "mean"])
 def test_another_source_on_one_layer_leaves_the_others_exact(layer: str, source: str) -> None:
     model = build()
     optimizer = sgd(model)

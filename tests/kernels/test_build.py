@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from adagp.files import cache_folder
-from adagp.kernels import build, choose_topk, compiled, topk_backends, topk_weight_grad
+from adagp.kernels import build, choose_topk, compiled, library, topk_backends, topk_weight_grad
 from tests.kernels.cases import needs_compiler
 
 SOURCE = """
@@ -32,8 +32,10 @@ def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     """Each test begins without any library and leaves none of its own behind."""
     monkeypatch.setenv("ADAGP_CACHE", str(tmp_path / "cache"))
     compiled._functions.cache_clear()
+    library.load.cache_clear()
     yield
     compiled._functions.cache_clear()
+    library.load.cache_clear()
 
 
 @pytest.fixture

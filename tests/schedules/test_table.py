@@ -104,7 +104,7 @@ MIXED = """
 layer  1          2         3       4         5     6
 0      predicted  backprop  random  zero      skip  backprop
 3      zero       backprop  topk    random    mean  topk
-7      backprop   backprop  last    backprop  topk  predicted
+7      sampled    backprop  last    backprop  topk  predicted
 9      topk       backprop  zero    mean      zero  backprop
 """
 

@@ -131,6 +131,8 @@ class Batch:
             self._refuse_leftovers()
         self._backward_done = False  # each micro-batch has its own
         self._setup.ranks.warn_if_nothing_is_shared()  # at the first batch: a pipeline says before that this is right
+        for source in self._setup.sources.values():
+            source.begin(self.plan)
         self._graph.cut(self.resolved, self._layers.values(), self._without_source())
         self._forward.listen()
         return self

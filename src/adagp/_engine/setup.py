@@ -164,6 +164,8 @@ def set_up(
         poolers=Poolers.of(FeatureSpec() if built is None else built.needs),
         options=options,
     )
+    for source in setup.sources.values():
+        source.attach(setup.layers)
     _refuse_what_cannot_work(setup)
     if known.sources - {"backprop"}:
         _warn_of_low_coverage(setup)

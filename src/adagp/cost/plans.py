@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from adagp import coarse
 from adagp.cost.tracing import Call, Product, Trace, trace_forward
-from adagp.defaults import PREDICTOR_CHANNELS, PREDICTOR_GRID
+from adagp.defaults import PREDICTOR_CHANNELS, PREDICTOR_GRID, SAMPLED_RATE
 from adagp.layers import kind_of
 from adagp.layers.coverage import find_layers, parts_by_weight, uncovered_parameters
 from adagp.schedules import GradientWork, Phase, Plan, ResolvedPlan, always_backprop, resolve
@@ -61,6 +61,7 @@ class CostModel:
         input_shape: Sequence[int],
         *,
         k: int = 1,
+        rate: float = SAMPLED_RATE,
         features: int = PREDICTOR_FEATURES,
         dtype: torch.dtype = torch.float32,
     ) -> None:
@@ -70,12 +71,13 @@ class CostModel:
             model: Any model whose forward takes one tensor.
             input_shape: The shape of that tensor, batch first.
             k: Output gradients that `topk` keeps per sample and channel.
+            rate: The share of positions that `sampled` draws where a plan does not say.
             features: Inputs of the predictor's last layer.
             dtype: The type of the input: `torch.long` for tokens.
         """
         self._model = _on_meta(model).train()
         self._input_shape, self._dtype = tuple(input_shape), dtype
-        self._k, self._features = k, features
+        self._k, self._rate, self._features = k, rate, features
         found, _ = find_layers(self._model, self._model.parameters())
         self._layers = {layer.name: layer for layer in found if layer.weight.requires_grad}
         others = uncovered_parameters(self._model, self._layers.values())
@@ -105,7 +107,9 @@ class CostModel:
         """
         resolved = resolve(plan, list(self._layers))
         covered = (task.source.name for task in resolved.tasks.values())
-        key = (plan.scale, plan.phase.value, *covered, *(plan.source_of_uncovered(name) for name, _ in self._uncovered))
+        rates = (plan.rates.get(name) for name in self._layers)
+        others = (plan.source_of_uncovered(name) for name, _ in self._uncovered)
+        key = (plan.scale, plan.phase.value, *rates, *covered, *others)
         if key not in self._known:
             nothing = {name: LayerCost() for name in self._layers}
             self._known[key] = self._count(resolved) if resolved.needs_forward else nothing
@@ -176,8 +180,9 @@ class CostModel:
         samples = call.output.shape[0] if call.output is not None and kind.has_batch(module, call.output) else 1
         positions = max(1, macs // layer.weight.numel() // samples)  # 1 for a weight that makes no product
         parameters = sum(parameter.numel() for parameter in layer.parameters())
+        rate = resolved.plan.rates.get(name, self._rate)
         return resolved.tasks[name].source.macs(
-            GradientWork(macs, positions, parameters, topk=self._k, features=self._features)
+            GradientWork(macs, positions, parameters, topk=self._k, features=self._features, rate=rate)
         )
 
 

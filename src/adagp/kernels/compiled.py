@@ -1,20 +1,15 @@
 """The kernel for CPUs: `topk.cpp`, compiled on first use."""
 
 import ctypes
-import logging
-import os
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from adagp.kernels.build import CannotBuildError, shared_library
+from adagp.kernels import library
 from adagp.kernels.geometry import Geometry
 
-_LOG = logging.getLogger(__name__)
-_SOURCE = Path(__file__).with_name("topk.cpp")
 _FIELDS = (
     *("samples", "groups", "k", "threads"),
     *("channels", "fan", "kernel_y", "kernel_x"),
@@ -38,16 +33,12 @@ _Function = Callable[..., int]
 @cache
 def _functions() -> dict[torch.dtype, _Function] | str:
     """The compiled function for each type, or the reason why there is none; determined once per process."""
-    if os.environ.get("ADAGP_NO_COMPILE", "0") not in ("", "0"):
-        return "switched off by ADAGP_NO_COMPILE"
-    try:
-        library = ctypes.CDLL(str(shared_library(_SOURCE)))
-    except (CannotBuildError, OSError) as error:
-        _LOG.warning("topk falls back to torch, which is several times slower: %s", error)
-        return str(error)
+    loaded = library.load("topk")
+    if isinstance(loaded, str):
+        return loaded
     functions: dict[torch.dtype, _Function] = {}
     for dtype, name in ((torch.float32, "adagp_topk_float"), (torch.float64, "adagp_topk_double")):
-        function = library[name]
+        function = loaded[name]
         function.argtypes = [ctypes.POINTER(_Problem), *[ctypes.c_void_p] * 3]
         function.restype = ctypes.c_int
         functions[dtype] = function
@@ -68,8 +59,8 @@ def weight_grad(x: Tensor, grad_output: Tensor, conv: Geometry, k: int) -> Tenso
     functions = _functions()
     if isinstance(functions, str):
         raise RuntimeError(f"the compiled kernel cannot be used: {functions}")
-    x, x_pixel = _with_one_step(x)
-    grad_output, grad_position = _with_one_step(grad_output)
+    x, x_pixel = library.with_one_step(x)
+    grad_output, grad_position = library.with_one_step(grad_output)
     channels_last = x.stride(1) == 1 and x.shape[1] > 1
     result = torch.empty(
         conv.weight_shape,
@@ -88,13 +79,3 @@ def weight_grad(x: Tensor, grad_output: Tensor, conv: Geometry, k: int) -> Tenso
     if functions[x.dtype](problem, x.data_ptr(), grad_output.data_ptr(), result.data_ptr()):
         raise MemoryError(f"no memory for the working space of topk with k = {k} on {tuple(grad_output.shape)}")
     return result
-
-
-def _with_one_step(tensor: Tensor) -> tuple[Tensor, int]:
-    """The tensor, copied only if necessary, and its stride from one pixel to the next."""
-    height, width = tensor.shape[2:]
-    if width == 1:
-        return tensor, tensor.stride(2)
-    if height > 1 and tensor.stride(2) != width * tensor.stride(3):
-        tensor = tensor.contiguous()
-    return tensor, tensor.stride(3)

@@ -30,7 +30,7 @@ class Plan:
 
     `overrides` may also name a module without a source of its own, such as a batch norm: `backprop` or `skip`.
     `note` is a word for people, such as `4:1`. `scale` is the plan's fidelity: 1 is the full size of the samples, 0.5
-    half of it.
+    half of it. `rates` are the shares of positions that `sampled` draws, by layer; others get the source's own.
     """
 
     phase: Phase
@@ -38,11 +38,18 @@ class Plan:
     overrides: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
     scale: float = 1.0
+    rates: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse a scale that is none."""
         if self.scale != 1.0:
             require_scale(self.scale)
+        for layer, rate in self.rates.items():
+            require(
+                isinstance(rate, float | int) and 0 < rate <= 1,
+                f"rates[{layer!r}] = {rate!r}",
+                "it is a share of positions, above 0 and at most 1",
+            )
 
     @property
     def is_coarse(self) -> bool:

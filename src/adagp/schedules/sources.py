@@ -20,6 +20,7 @@ class GradientWork:
         parameters: Entries of the gradient.
         topk: Output gradients that `topk` keeps per sample and channel.
         features: Inputs of the predictor's last layer.
+        rate: The share of positions that `sampled` draws.
     """
 
     macs: int
@@ -27,6 +28,7 @@ class GradientWork:
     parameters: int
     topk: int
     features: int
+    rate: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,15 @@ _SPECS = {
             "#009E73",
             needs_grad_output=True,
             macs=lambda work: work.macs * min(work.topk, work.positions) // work.positions,
+        ),
+        SourceSpec(
+            "sampled",
+            "the weight gradient from positions drawn by their size, without bias",
+            "I",
+            "#0072B2",
+            needs_grad_output=True,
+            unbiased=True,
+            macs=lambda work: round(work.macs * work.rate),
         ),
         SourceSpec("last", "the last true gradient", "L", "#CC79A7", remembers=True),
         SourceSpec("mean", "the running mean of the true gradients", "M", "#F0E442", remembers=True),

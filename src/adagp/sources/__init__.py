@@ -10,6 +10,7 @@ from adagp.sources.noise import Random
 from adagp.sources.predicted import Predicted
 from adagp.sources.registry import build, register, unregister
 from adagp.sources.remembered import Last, Mean, Remembered
+from adagp.sources.sampled import Sampled
 from adagp.sources.skip import Skip
 from adagp.sources.source import GradientRequest, Source
 from adagp.sources.topk import TopK
@@ -23,6 +24,7 @@ __all__ = [
     "Predicted",
     "Random",
     "Remembered",
+    "Sampled",
     "Skip",
     "Source",
     "TopK",

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from adagp.layers import Layer, Rows
 from adagp.predictors import Features
-from adagp.schedules import SourceSpec
+from adagp.schedules import Plan, SourceSpec
 
 
 class GradientRequest(NamedTuple):
@@ -40,6 +40,12 @@ class Source:
     def options(self) -> str:
         """The source's options in brackets, or an empty string; a saved state must match them."""
         return ""
+
+    def attach(self, layers: Sequence[Layer]) -> None:
+        """Get to know the layers, once. ValueError refuses options that do not fit them."""
+
+    def begin(self, plan: Plan) -> None:
+        """Get to know the plan of a batch, before its forward. Called again for the next micro-batch."""
 
     def refuse(self, layer: Layer) -> str:
         """Why this source cannot serve a layer, with the remedy; empty where it can."""

@@ -1,14 +1,11 @@
 """The weight gradient from the largest output gradients."""
 
-from math import prod
-from typing import Any
-
-import torch
 from torch import Tensor, nn
 
 from adagp.kernels import topk_weight_grad
 from adagp.layers import Layer, Rows
 from adagp.predictors import Features
+from adagp.sources.as_convolution import as_convolution
 from adagp.sources.registry import supplies
 from adagp.sources.source import Source
 
@@ -54,31 +51,7 @@ class TopK(Source):
 
     def receive(self, layer: Layer, layer_input: Tensor, grad_output: Tensor) -> None:
         """Add the sparse weight gradient and the exact bias gradient."""
-        module = layer.module
-        if isinstance(module, nn.Conv2d):
-            image, grad_output, options = _convolution(module, layer_input, grad_output)
-        else:
-            image, grad_output, options = _positions_as_image(layer_input), _positions_as_image(grad_output), {}
-        shape = layer.weight.shape if layer.weight.dim() == 4 else (*layer.weight.shape, 1, 1)
-        common = torch.promote_types(image.dtype, grad_output.dtype)  # under autocast they differ
-        weight = topk_weight_grad(image.to(common), grad_output.to(common), shape, k=self._k, **options)
-        bias = None if layer.bias is None else grad_output.sum((0, 2, 3), dtype=weight.dtype)
+        seen = as_convolution(layer, layer_input, grad_output)
+        weight = topk_weight_grad(seen.image, seen.grad_output, seen.weight_shape, k=self._k, **seen.options)
+        bias = None if layer.bias is None else seen.grad_output.sum((0, 2, 3), dtype=weight.dtype)
         layer.add_gradient(weight.mul_(self._scale).view(layer.weight.shape), bias)
-
-
-def _convolution(module: nn.Conv2d, image: Tensor, grad_output: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """Input and `grad_output` of a convolution, with a batch and explicit padding, and the convolution's options."""
-    if image.dim() == 3:
-        image, grad_output = image[None], grad_output[None]
-    padding: Any = module.padding
-    if isinstance(padding, str) or module.padding_mode != "zeros":
-        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        image, padding = nn.functional.pad(image, module._reversed_padding_repeated_twice, mode), 0
-    options = {"stride": module.stride, "padding": padding, "dilation": module.dilation, "groups": module.groups}
-    return image, grad_output, options
-
-
-def _positions_as_image(tensor: Tensor) -> Tensor:
-    """`(batch, *positions, features)` as `(batch, features, positions, 1)`, without moving anything."""
-    batched = tensor if tensor.dim() > 1 else tensor[None]
-    return batched.reshape(len(batched), prod(batched.shape[1:-1]), batched.shape[-1]).transpose(1, 2)[..., None]

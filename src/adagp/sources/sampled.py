@@ -1,0 +1,94 @@
+"""The weight gradient from a part of the positions, without bias."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adagp.defaults import SAMPLED_RATE
+from adagp.kernels.geometry import geometry
+from adagp.kernels.sampled import require_rate, sampled_sums
+from adagp.layers import Layer, Rows
+from adagp.predictors import Features
+from adagp.schedules import Plan
+from adagp.sources.as_convolution import as_convolution
+from adagp.sources.registry import supplies
+from adagp.sources.source import Source
+
+_SERVED = (nn.Conv1d, nn.Conv2d, nn.Linear)
+
+
+@supplies("sampled")
+class Sampled(Source):
+    """An unbiased estimate from a share of the positions, those that matter most being drawn most often.
+
+    The gradients of the bias and of the input are exact. A loss that contains gradients (`create_graph`) is not
+    served: what reaches the weight by the second derivative is left out.
+    """
+
+    def __init__(self, rate: float = SAMPLED_RATE, rates: Mapping[str, float] | None = None, seed: int = 0) -> None:
+        """Set the share of positions that are drawn.
+
+        Args:
+            rate: For layers that neither `rates` nor the plan name; 1 gives the exact gradient.
+            rates: By layer. A plan that names a layer goes before.
+            seed: Of the generator that draws, the same on all ranks.
+        """
+        require_rate(rate)
+        for layer, own in (rates or {}).items():
+            require_rate(own, f"rates[{layer!r}]")
+        self._rate, self._rates, self._seed = float(rate), dict(rates or {}), seed
+        self._planned: Mapping[str, float] = {}
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def options(self) -> str:
+        """The rates and the seed."""
+        rates = "".join(f", {layer}: {rate}" for layer, rate in sorted(self._rates.items()))
+        return f"(rate={self._rate}{rates}, seed={self._seed})"
+
+    def attach(self, layers: Sequence[Layer]) -> None:
+        """Refuse rates of layers that are not there."""
+        unknown = sorted(self._rates.keys() - {layer.name for layer in layers})
+        if unknown:
+            known = ", ".join(layer.name for layer in layers)
+            raise ValueError(f"rates of sampled name {unknown}, which are not covered layers; those are: {known}")
+
+    def refuse(self, layer: Layer) -> str:
+        """Only layers that slide one weight over positions can be served, and only if they compute what torch's do."""
+        kind = type(layer.module)
+        if kind.forward in {served.forward for served in _SERVED}:
+            return ""
+        own = " with a forward of its own" if isinstance(layer.module, _SERVED) else ""
+        return (
+            f"sampled serves Conv1d, Conv2d and Linear, and layer {layer.name!r} is {kind.__name__}{own}: give it "
+            "another source"
+        )
+
+    def begin(self, plan: Plan) -> None:
+        """Take the rates of a batch from its plan."""
+        self._planned = plan.rates
+
+    def rate(self, layer: str) -> float:
+        """The share of a layer's positions that are drawn in this batch."""
+        return self._planned.get(layer, self._rates.get(layer, self._rate))
+
+    def gradient(self, layer: Layer, features: Features | None, samples: int) -> Rows | None:
+        """What `receive` put into `.grad`."""
+        return layer.gradient()
+
+    def receive(self, layer: Layer, layer_input: Tensor, grad_output: Tensor) -> None:
+        """Add the estimate of the weight gradient, and the exact bias gradient."""
+        seen = as_convolution(layer, layer_input, grad_output)
+        conv = geometry(seen.weight_shape, **{"stride": 1, "padding": 0, "dilation": 1, "groups": 1, **seen.options})
+        start = float(torch.rand(1, dtype=torch.float64, generator=self._generator))
+        found = sampled_sums(seen.image, seen.grad_output, conv, self.rate(layer.name), start)
+        layer.add_gradient(found.weight.view(layer.weight.shape), None if layer.bias is None else found.bias)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The generator's state."""
+        return {"generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on drawing where the saved source would have."""
+        self._generator.set_state(state["generator"])

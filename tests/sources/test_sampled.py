@@ -1,0 +1,239 @@
+"""`sampled` through the engine: unbiased where it serves, exact elsewhere, resumed bit for bit."""
+
+import copy
+import re
+
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from adagp import AdaGP, Phase, Plan, schedules
+from adagp.sources import Sampled
+from tests.nets import batches, build, loss_of, sgd
+from tests.sources.test_sources import attach, convolutions, gradients, plain, under_plan
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+@settings(max_examples=40, deadline=None)
+@given(convolutions())
+def test_a_rate_of_one_is_the_exact_gradient_through_the_engine(case: tuple[nn.Conv2d, Tensor]) -> None:
+    middle, x = case
+    model = nn.Sequential(nn.Conv2d(middle.in_channels, middle.in_channels, 1), middle, nn.ReLU(inplace=True))
+
+    def loss(net: nn.Module) -> Tensor:
+        out: Tensor = net(x)
+        return (out * torch.arange(out.numel()).view(out.shape).cos()).sum()
+
+    true = plain(model, loss)
+    for layer in ("0", "1"):
+        found = under_plan(attach(copy.deepcopy(model), {layer: "sampled"}, sampled=Sampled(rate=1)), loss)
+        assert found.keys() == true.keys()
+        for name, gradient in true.items():
+            assert torch.allclose(found[name], gradient, rtol=1e-4, atol=1e-4), (layer, name)
+
+
+NETS = {
+    "convolution": (nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2), (8, 4, 9, 9)),
+    "padded by its edge": (nn.Conv2d(4, 6, 3, padding="same", padding_mode="reflect"), (6, 4, 7, 7)),
+    "one dimension": (nn.Conv1d(4, 6, 3, padding=2, dilation=2), (8, 4, 20)),
+    "no batch": (nn.Conv2d(4, 6, 3), (4, 9, 9)),
+    "tokens": (nn.Linear(12, 6), (8, 20, 12)),
+    "rows": (nn.Linear(12, 6), (40, 12)),
+    "one row": (nn.Linear(12, 6), (12,)),
+    "no bias": (nn.Linear(12, 6, bias=False), (4, 5, 6, 12)),
+}
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("net", NETS)
+def test_the_mean_of_many_batches_is_the_exact_gradient_and_the_rest_is_exact(net: str, channels_last: bool) -> None:
+    torch.manual_seed(0)
+    layer, shape = copy.deepcopy(NETS[net])
+    x = torch.randn(shape) + 0.5
+    if channels_last and x.dim() == 4 and isinstance(layer, nn.Conv2d):
+        layer, x = layer.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    x.requires_grad_()
+    model = nn.Sequential(nn.Identity(), layer)
+    target = torch.randn_like(model(x))
+
+    def loss(net: nn.Module) -> Tensor:
+        return (net(x) - target).pow(2).sum()
+
+    true = plain(model, loss)
+    (grad_input,) = torch.autograd.grad(loss(model), x)
+    x.grad = None
+    gp = attach(model, {"1": "sampled"}, sampled=Sampled(rate=0.3, seed=3))
+    found, count = [], 400
+    for _ in range(count):
+        given_now = under_plan(gp, loss)
+        found.append(given_now["1.weight"])
+        assert x.grad is not None
+        assert torch.equal(x.grad, grad_input)
+        x.grad = None
+        if layer.bias is not None:
+            assert torch.allclose(given_now["1.bias"], true["1.bias"], rtol=1e-4, atol=1e-4)
+        gp.optimizer.zero_grad()
+    draws = torch.stack(found).double()
+    bound = 5 * draws.std(0) / count**0.5 + 2e-3 * float(true["1.weight"].abs().max())
+    assert bool(((draws.mean(0) - true["1.weight"]).abs() <= bound).all())
+    assert found[0].stride() == true["1.weight"].stride()
+    assert len({float(one.sum()) for one in found[:20]}) > (1 if net != "one row" else 0)
+
+
+def test_the_users_random_numbers_are_left_alone() -> None:
+    (x, y), *_ = batches(1)
+    model = build()
+    before = torch.get_rng_state()
+    under_plan(attach(model, {"0": "sampled"}), lambda net: loss_of(net, x, y))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_rates_come_from_the_plan_then_by_layer_then_for_all() -> None:
+    model = build()
+    (x, y), *_ = batches(1)
+    true = plain(model, lambda net: loss_of(net, x, y))
+    plan = Plan(Phase.BP, "backprop", dict.fromkeys(("0", "3", "7"), "sampled"), rates={"7": 1.0})
+    source = Sampled(rate=0.3, rates={"3": 1.0, "7": 0.2})
+    schedule = schedules.from_function(lambda step: plan, ["backprop", "sampled"])
+    found = under_plan(
+        AdaGP(model, sgd(model), schedule, None, sources={"sampled": source}), lambda net: loss_of(net, x, y)
+    )
+    assert [source.rate(layer) for layer in ("0", "3", "7")] == [0.3, 1.0, 1.0]
+    assert torch.allclose(found["3.weight"], true["3.weight"], atol=1e-6)
+    assert torch.allclose(found["7.weight"], true["7.weight"], atol=1e-6)
+    assert not torch.allclose(found["0.weight"], true["0.weight"], atol=1e-6)
+
+
+def run(gp: AdaGP, model: nn.Module, data: list[tuple[Tensor, Tensor]]) -> None:
+    for x, y in data:
+        gp.step(lambda x=x, y=y: loss_of(model, x, y))  # type: ignore[misc]
+
+
+def test_a_resumed_run_draws_what_the_other_would_have_drawn() -> None:
+    overrides = dict.fromkeys(("0", "3", "7"), "sampled")
+    data = batches(8)
+    whole, first = build(), build()
+    run(attach(whole, overrides), whole, data)
+    gp = attach(first, overrides)
+    run(gp, first, data[:5])
+    second = build(seed=1)
+    second.load_state_dict(first.state_dict())
+    resumed = attach(second, overrides)
+    resumed.optimizer.load_state_dict(gp.optimizer.state_dict())
+    resumed.load_state_dict(gp.state_dict())
+    run(resumed, second, data[5:])
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), second.parameters(), strict=True))
+    other = build()
+    run(attach(other, overrides, sampled=Sampled(seed=1)), other, data)
+    assert not torch.equal(whole[0].weight, other[0].weight)
+
+
+def test_a_state_with_other_rates_is_refused() -> None:
+    model = build()
+    state = attach(model, {"0": "sampled"}, sampled=Sampled(rates={"0": 0.5})).state_dict()
+    with pytest.raises(ValueError, match=re.escape("sampled(rate=0.25, 0: 0.5, seed=0)")):
+        attach(model, {"0": "sampled"}).load_state_dict(state)
+
+
+def test_micro_batches_add_up() -> None:
+    (x, y), *_ = batches(1)
+    model = build()
+    model[1].eval()  # batch statistics would tell whole and halves apart
+    true = plain(model, lambda net: nn.functional.cross_entropy(net(x), y, reduction="sum"))
+    gp = attach(model, {"0": "sampled", "3": "sampled"}, sampled=Sampled(rate=0.6))
+    found = []
+    for _ in range(300):
+        with gp.batch() as batch:
+            for part in (slice(4), slice(4, 8)):
+                batch.backward(nn.functional.cross_entropy(model(x[part]), y[part], reduction="sum"))
+        found.append(gradients(model)["0.weight"])
+        gp.optimizer.zero_grad()
+    draws = torch.stack(found)
+    assert bool(((draws.mean(0) - true["0.weight"]).abs() <= 5 * draws.std(0) / 300**0.5 + 1e-3).all())
+
+
+def test_a_scaler_unscales_what_was_sampled_and_skips_what_overflows() -> None:
+    (x, y), *_ = batches(1)
+    model = build()
+    expected = under_plan(attach(copy.deepcopy(model), {"3": "sampled"}), lambda net: loss_of(net, x, y))
+    gp = attach(model, {"3": "sampled"})
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with gp.batch(scaler=scaler) as batch:
+        batch.backward(loss_of(model, x, y))
+    assert all(torch.allclose(gradient, expected[name], atol=1e-6) for name, gradient in gradients(model).items())
+    batch.step()
+    gp.optimizer.zero_grad()
+    before = copy.deepcopy(model.state_dict())
+    gp.step(lambda: loss_of(model, x, y) * 1e38, scaler=scaler)
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items() if "weight" in name)
+    assert scaler.get_scale() == 512.0
+
+
+def test_autocast_gives_gradients_in_the_weights_type() -> None:
+    (x, y), *_ = batches(1)
+    model = build()
+    gp = attach(model, {"0": "sampled", "7": "sampled"}, sampled=Sampled(rate=0.99))
+    true = plain(model, lambda net: loss_of(net, x, y))
+    with gp.batch() as batch:
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of(model, x, y)
+        batch.backward(loss)
+    for name in ("0.weight", "7.weight"):
+        found = gradients(model)[name]
+        assert found.dtype == torch.float32
+        assert nn.functional.cosine_similarity(found.flatten(), true[name].flatten(), dim=0) > 0.9
+
+
+def test_checkpointed_layers_are_served_once() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 2))
+    x = torch.randn(30, 6)
+
+    def loss(net: nn.Module) -> Tensor:
+        hidden: Tensor = checkpoint(lambda x: net[1](net[0](x)), x, use_reentrant=False)
+        return net[2](hidden).square().mean()  # type: ignore[no-any-return]
+
+    true = plain(model, loss)
+    found = under_plan(attach(model, {"0": "sampled"}, sampled=Sampled(rate=1)), loss)
+    assert all(torch.allclose(found[name], true[name], atol=1e-6) for name in true)
+
+
+@pytest.mark.parametrize(
+    ("rates", "message"),
+    [({"rate": 0}, "rate = 0"), ({"rate": 2}, "rate = 2"), ({"rates": {"3": -1}}, r"rates\['3'\] = -1")],
+)
+def test_rates_that_are_no_shares_are_refused(rates: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=f"{message}: it is the share of positions"):
+        Sampled(**rates)  # type: ignore[arg-type]
+
+
+def test_a_plan_with_a_rate_that_is_no_share_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"rates\['a'\] = 0: it is a share of positions, above 0"):
+        Plan(Phase.BP, "backprop", {"a": "sampled"}, rates={"a": 0})
+
+
+def test_rates_of_layers_that_are_not_there_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"rates of sampled name \['nothing'\], .* those are: 0, 3, 7, 9"):
+        attach(build(), {"0": "sampled"}, sampled=Sampled(rates={"nothing": 0.5}))
+
+
+def test_layers_that_cannot_be_served_are_refused_by_name() -> None:
+    model = nn.Sequential(nn.Conv3d(2, 3, 3), nn.ConvTranspose2d(2, 2, 2))
+    for layer, kind in (("0", "Conv3d"), ("1", "ConvTranspose2d")):
+        with pytest.raises(ValueError, match=f"layer '{layer}' is {kind}: give it another source"):
+            attach(model, {layer: "sampled"}).batch()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # dynamo looks at it where the graph breaks
+def test_a_compiled_model_gets_the_same_gradients() -> None:
+    (x, y), *_ = batches(1)
+    plain_model, compiled_model = build(), build()
+    expected = under_plan(attach(plain_model, {"0": "sampled", "7": "sampled"}), lambda net: loss_of(net, x, y))
+    gp = attach(compiled_model, {"0": "sampled", "7": "sampled"})
+    compiled = torch.compile(compiled_model, backend="eager")
+    with gp.batch() as batch:
+        batch.backward(loss_of(compiled, x, y))
+    found = gradients(compiled_model)
+    assert all(torch.allclose(found[name], expected[name], atol=1e-5) for name in expected)
