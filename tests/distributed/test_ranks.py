@@ -129,18 +129,28 @@ def not_finite(rank: int, count: int, phase: str) -> dict[str, Any]:
     gp = AdaGP(model, sgd(model), schedule, None)
     x, y = batches(1, seed=rank)[0]
     factors = iter([float("nan") if rank else 1.0, 1.0, 1.0])
+    before = [p.detach().clone() for p in model.parameters()]
+    message = ""
     try:
         gp.step(lambda: loss_of(model, x, y) * next(factors))
-    except NonFiniteError:
-        return {"stopped": True, "counts": gp.counts()}
-    return {"stopped": False, "counts": gp.counts()}
+    except NonFiniteError as error:
+        message = str(error)
+    moved = any(not torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
+    left = any(p.grad is not None for p in model.parameters())
+    return {"message": message, "counts": gp.counts(), "moved": moved, "left": left}
 
 
 def test_ranks_agree_on_what_to_do_about_a_nan_on_one_of_them() -> None:
     for result in on_ranks(2, not_finite, "GP"):
-        assert not result["stopped"]
+        assert not result["message"]
         assert result["counts"] == {"fallback": 1, "backprop": 4}
-    assert all(result["stopped"] for result in on_ranks(2, not_finite, "BP"))
+    one, two = on_ranks(2, not_finite, "BP")
+    assert one == two
+    assert "the loss is not finite at step 0 (BP)" in one["message"]
+    assert "the output of every covered layer is finite" in one["message"]
+    assert not one["moved"]
+    assert not one["left"]
+    assert one["counts"] == {}
 
 
 MIXED = [
@@ -213,10 +223,91 @@ def send(rank: int, count: int) -> dict[str, list[int]]:
 
 
 def test_a_batch_adds_pooled_outputs_and_flags_to_the_messages() -> None:
-    outputs, flags = 4 * 16 * (4 + 4 + 8 + 3), 8 * 5  # 16 numbers per output channel; a flag, and one for each layer
+    outputs, flags = 16 * (4 + 4 + 8 + 3), 3 + 2 * 4  # 16 numbers per output channel; three flags, two for each layer
     for sent in on_ranks(2, send):
-        assert set(sent["GP"]) == {outputs + flags}
-        assert set(sent["BP"]) == {outputs + flags + 8}  # whether the loss is finite
+        assert set(sent["GP"]) == set(sent["BP"]) == {4 * (outputs + flags)}
+
+
+SOURCES = ("backprop", "predicted", "topk", "random", "last", "zero", "skip")
+COUNTED = {
+    "BP": (Plan(Phase.BP, "backprop"), "trusted"),
+    "topk": (Plan(Phase.BP, "backprop", {"3": "topk", "9": "topk"}), "trusted"),
+    "mixed": (Plan(Phase.BP, "backprop", {"0": "predicted", "3": "random"}), "trusted"),
+    "GP": (Plan(Phase.GP, "predicted"), "paper"),
+    "GP, random": (Plan(Phase.GP, "random"), None),
+    "GP, last": (Plan(Phase.GP, "last"), None),
+}
+
+
+def messages_of(rank: int, count: int, plan: str, skip_forward: bool) -> dict[str, set[int]]:
+    """How many messages a batch sends, DistributedDataParallel's own among them, and how many a plain one does."""
+    model = DistributedDataParallel(build(), find_unused_parameters=True, broadcast_buffers=False)
+    wanted, predictor = COUNTED[plan]
+    schedule = schedules.from_function(lambda step: wanted, SOURCES)
+    gp = AdaGP(model, sgd(model), schedule, predictor, skip_forward=skip_forward)
+    backend = model.process_group._get_backend(torch.device("cpu"))
+    found: dict[str, set[int]] = {"plain": set(), "adagp": set()}
+    for x, y in batches(6, seed=rank):
+        start = backend._get_sequence_number_for_group()
+        loss_of(model, x, y).backward()
+        gp.optimizer.step()
+        gp.optimizer.zero_grad()
+        middle = backend._get_sequence_number_for_group()
+        gp.step(lambda x=x, y=y: loss_of(model, x, y))
+        found["plain"].add(middle - start)
+        found["adagp"].add(backend._get_sequence_number_for_group() - middle)
+    return found
+
+
+@pytest.mark.parametrize("plan", COUNTED)
+def test_a_batch_sends_at_most_one_message_more_than_a_plain_one_and_gp_one_in_all(plan: str) -> None:
+    for found in on_ranks(2, messages_of, plan, False):
+        (plain,) = found["plain"]
+        assert found["adagp"] == {1 if plan.startswith("GP") else plain + 1}
+
+
+def test_gp_sends_nothing_where_nothing_is_looked_at() -> None:
+    for found in on_ranks(2, messages_of, "GP, last", True):
+        assert found["adagp"] == {0}
+
+
+class Narrow(nn.Module):
+    """Gives some of the network's outputs."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.network, self.width = build(), width
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x)[:, : self.width]  # type: ignore[no-any-return]
+
+
+def widths(rank: int, count: int, given: list[list[int]]) -> tuple[list[int], str]:
+    """The number of messages of each batch, whose outputs have a width of their own on each rank, and the error."""
+    own = Narrow(3)
+    model = DistributedDataParallel(own, broadcast_buffers=False)
+    gp = AdaGP(model, sgd(model), schedules.from_function(lambda step: Plan(Phase.GP, "predicted")), Watcher(NEEDS))
+    sent = []
+    try:
+        for (x, _), width in zip(batches(len(given), seed=rank), given, strict=True):
+            own.width = width[rank]
+            with own_messages() as messages:
+                gp.step(lambda x=x: model(x).square().mean())
+            sent.append(len(messages))
+    except RuntimeError as error:
+        return sent, str(error)
+    return sent, ""
+
+
+def test_only_a_shape_that_is_new_takes_more_messages() -> None:
+    for sent, error in on_ranks(2, widths, [[3, 3], [3, 3], [2, 2], [2, 2], [3, 3]]):
+        assert (sent, error) == ([3, 1, 3, 1, 3], "")
+
+
+def test_ranks_whose_outputs_differ_in_size_are_refused_on_all() -> None:
+    for sent, error in on_ranks(2, widths, [[3, 3], [3, 2]]):
+        assert sent == [3]
+        assert "the model: its loss_grad has 2 entries on one rank and 3 on another" in error
 
 
 def draw(rank: int, count: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from torch.amp.grad_scaler import GradScaler
 from adagp._engine.capture.hooks import Current
 from adagp._engine.capture.recorder import Recorder
 from adagp._engine.coverage import active_layers, parameters_without_source
-from adagp._engine.exchange import agree_on_events, average_features, average_received, total_samples
+from adagp._engine.exchange import Findings, Shared, share
 from adagp._engine.finite import NonFiniteError, entries, first_broken, is_cheap, sums_of_squares
 from adagp._engine.forward import ForwardPass
 from adagp._engine.graph import GraphCut
@@ -66,6 +66,8 @@ class Batch:
             self._update_now if setup.options.immediate else None,
             counts_macs=self._checks_finite is None,
         )
+        self.loss_is_finite = True
+        """Whether every loss given so far is finite; on all ranks when the batch is over."""
         self._backward_done = self._ran_own_backward = False
         self._scale_was_read = False
         self._is_last = True
@@ -172,7 +174,8 @@ class Batch:
         _refuse_shape(loss)
         with self._forward.paused():
             if self.plan.phase is Phase.GP:
-                self.failed = self.failed or not bool(torch.isfinite(loss).all())
+                if self.needs_forward:  # otherwise ranks exchange nothing, and could not agree on what to do about it
+                    self.loss_is_finite &= bool(torch.isfinite(loss).all())
                 self._scaling.hand_over(by)
                 if self._setup.needs.needs_loss_grad:
                     self._forward.recorder.differentiate(self._scaling.loss_in_gp(loss, by))
@@ -196,7 +199,12 @@ class Batch:
             raise RuntimeError("the loss depends on no trainable parameter: compute it from the model's output")
         if self._scaling.is_enabled:
             return  # it skips the step by itself and lowers its scale
-        if self._setup.ranks.any(not bool(torch.isfinite(loss).all()), loss.device):
+        self.loss_is_finite &= bool(torch.isfinite(loss).all())
+        if self._setup.ranks.count == 1:  # several go through the backward, where they wait for each other
+            self._refuse_nonfinite_loss()
+
+    def _refuse_nonfinite_loss(self) -> None:
+        if not self.loss_is_finite:
             raise NonFiniteError(
                 f"the loss is not finite at step {self.step_index} ({self.plan.phase.value}): lower the learning rate, "
                 "clip gradients, or resume from the last checkpoint"
@@ -237,14 +245,13 @@ class Batch:
         self.is_over = True
         alignments: dict[str, GradientAlignment] = {}
         with torch.no_grad(), _full_precision(self._setup.device):
-            layers = list(self._layers.values())
-            average_received(self._setup, layers)  # before the scaler looks: all ranks find the same
-            features = self._features()
+            shared = self._share()  # before the scaler looks at gradients: all ranks find the same
+            layers = self._layers.values()
             notice_missing_gradients(self._progress, self._current, layers, self.step_index, self._ran_own_backward)
-            supplied = self._supply(features)
+            supplied = self._supply(shared)
             if not self.failed:
                 self._scaling.unscale(supplied)
-                alignments = self._learn(features, supplied)
+                alignments = self._learn(shared.features, supplied)
         if self.failed:
             self._discard()
             self._progress.count("fallback")
@@ -265,44 +272,53 @@ class Batch:
         if self.plan.phase is not Phase.GP and not self._backward_done:
             raise RuntimeError(f"a {self.plan.phase.value} batch ended without batch.backward(loss)")
 
-    def _features(self) -> dict[str, Features]:
-        """The features of each layer over all its calls and ranks; ranks also agree on whether this batch failed."""
+    def _share(self) -> Shared:
+        """What the passes showed, over all calls and ranks; all ranks go on in the same way."""
         self._forward.recorder.end_forward()  # a loop without `backward` in GP has not said that its forward is over
+        is_gp = self.plan.phase is Phase.GP
+        if is_gp and not self.needs_forward:
+            return Shared(Findings(), {}, {})
         layers = list(self._layers.values())
         loss_grad, is_missing = None, False
         if self._setup.needs.needs_loss_grad:
             loss_grad = self._forward.recorder.weigh_inputs(self._scaling.of_gradients)
             is_missing = loss_grad is None and any(entry.uses_features and entry.has_run for entry in layers)
-        self.failed, is_missing = agree_on_events(self._setup, layers, self.failed, is_missing)
-        if is_missing:
+        own = Findings(self.loss_is_finite, is_missing, loss_grad)
+        shared = share(self._setup, layers, own, with_features=not (is_gp and self._setup.options.immediate))
+        self.loss_is_finite = shared.findings.loss_is_finite
+        if is_gp:
+            self.failed |= not self.loss_is_finite
+        else:
+            self._refuse_nonfinite_loss()
+        if shared.findings.lacks_loss_grad:
             raise RuntimeError(
                 f"the predictor asks for the gradient of the loss at the model's output, and step {self.step_index} "
                 f"({self.plan.phase.value}) has none: call the model itself, compute the loss from its output, and "
                 "give it to batch.backward in GP too"
             )
-        return average_features(self._setup, layers, loss_grad)
+        return shared
 
-    def _supply(self, features: Mapping[str, Features]) -> list[LayerBatch]:
+    def _supply(self, shared: Shared) -> list[LayerBatch]:
         """Every source without a backward writes its layers' gradients; those layers are returned."""
         layers = self._layers.values()
         if self.plan.phase is Phase.GP and self._setup.options.immediate and any(entry.has_run for entry in layers):
             return []
         served = [entry for entry in layers if not entry.spec.needs_graph]
         supplied = [entry for entry in served if not entry.spec.needs_backward]
-        self._write(supplied, features, total_samples(self._setup, supplied))
+        self._write(supplied, shared)
         if self.failed:
             return []
         for entry in served:
             self._count(entry)
         return supplied
 
-    def _write(
-        self, layers: Sequence[LayerBatch], features: Mapping[str, Features], samples: Mapping[str, int]
-    ) -> None:
+    def _write(self, layers: Sequence[LayerBatch], shared: Shared) -> None:
         """Let each source write the gradients of its layers; one that is not finite fails the batch."""
         for name, source in self._setup.sources.items():
             requests = [
-                GradientRequest(entry.layer, features.get(entry.layer.name), samples.get(entry.layer.name, 0))
+                GradientRequest(
+                    entry.layer, shared.features.get(entry.layer.name), shared.samples.get(entry.layer.name, 0)
+                )
                 for entry in layers
                 if entry.spec.name == name
             ]
@@ -313,10 +329,9 @@ class Batch:
         """Step the optimizer for one layer: every other gradient is None, so nothing else moves."""
         if self.failed:
             return
-        features = average_features(self._setup, [entry])
-        samples = total_samples(self._setup, [entry])
+        shared = share(self._setup, [entry], Findings())
         with _full_precision(self._setup.device):
-            self._write([entry], features, samples)
+            self._write([entry], shared)
         self._count(entry)
         for optimizer in self._setup.optimizers_of(entry.layer):
             optimizer.step()

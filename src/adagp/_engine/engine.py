@@ -272,14 +272,14 @@ class AdaGP:
         self, batch: Batch, closure: Callable[[float], Any], backward: Backward | None
     ) -> tuple[Batch, Any]:
         is_first = not batch.has_begun
-        with batch:
+        with self._explained_loss(batch, closure), batch:
             if not batch.needs_forward:
                 return batch, None
             with _explained_gp(batch):
                 result = closure(batch.scale)
             if is_first and any(parameter.grad is not None for parameter in self._setup.parameters()):
                 raise RuntimeError("the closure called backward, which gp.step does itself: return the loss, no more")
-            self._backward(batch, _loss_of(result), backward, partial(closure, batch.scale))
+            batch.backward(_loss_of(result), backward)
         loss = _loss_of(result).detach()
         scales = self.schedule.probe_scales(batch.step_index)
         if scales and not batch.failed:
@@ -287,12 +287,15 @@ class AdaGP:
             self.schedule.observe_probe(batch.step_index, found)
         return batch, (loss, *result[1:]) if isinstance(result, tuple) else loss
 
-    def _backward(self, batch: Batch, loss: Tensor, by: Backward | None, closure: Callable[[], Any]) -> None:
-        """The batch's backward; where the loss is not finite, one more forward finds the layer."""
+    @contextmanager
+    def _explained_loss(self, batch: Batch, closure: Callable[[float], Any]) -> Iterator[None]:
+        """Where the loss is not finite, one more forward finds the layer."""
         try:
-            batch.backward(loss, by)
+            yield
         except NonFiniteError as error:
-            raise NonFiniteError(f"{error}; {self._first_not_finite(closure)}") from None
+            if batch.loss_is_finite:
+                raise
+            raise NonFiniteError(f"{error}; {self._first_not_finite(partial(closure, batch.scale))}") from None
 
     def _first_not_finite(self, closure: Callable[[], Any]) -> str:
         found: list[str] = []
@@ -305,12 +308,10 @@ class AdaGP:
             layer.module.register_forward_hook(lambda _, inputs, output, name=layer.name: note(name, output))
             for layer in covered_layers(self._setup, self._progress)
         ]
-        listener, self._current.listener = self._current.listener, None  # this forward is no part of it
         try:
             with torch.no_grad():
                 closure()
         finally:
-            self._current.listener = listener
             _remove(hooks)
         if not found:
             return "the output of every covered layer is finite"

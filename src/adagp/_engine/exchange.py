@@ -1,9 +1,11 @@
 """What the ranks of a batch tell each other, so that all of them hold the same gradients.
 
-With one rank nothing is sent.
+Everything goes in one message. Its size must be the same on every rank, also where a layer did not run on one of them:
+each part has its place, filled with zeros where there is nothing. With one rank nothing is sent.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,68 +14,184 @@ from adagp._engine.layer_batch import LayerBatch
 from adagp._engine.setup import Setup
 from adagp.predictors import Features
 
-
-def average_received(setup: Setup, layers: Iterable[LayerBatch]) -> None:
-    """Average what sources made of a layer's `grad_output`: the reducer knows nothing of it."""
-    if setup.ranks.count == 1:
-        return
-    parameters = [part for entry in layers if entry.spec.needs_grad_output for part in entry.layer.parameters()]
-    reached = setup.ranks.totals([parameter.grad is not None for parameter in parameters], setup.device)
-    served = [parameter for parameter, ranks in zip(parameters, reached, strict=True) if ranks]
-    grads = [torch.zeros_like(part) if part.grad is None else part.grad for part in served]
-    for parameter, grad, mean in zip(served, grads, setup.ranks.average(grads), strict=True):
-        parameter.grad = grad.copy_(mean)
+Key = tuple[str, str]
+"""The layer and what of it a part of the message is; the layer's name is empty where all layers share the part."""
 
 
-def agree_on_events(
-    setup: Setup, layers: Sequence[LayerBatch], failed: bool, lacks_loss_grad: bool
-) -> tuple[bool, bool]:
-    """Whether the batch failed on any rank, and whether any lacks the gradient of the loss.
+@dataclass(frozen=True)
+class Findings:
+    """What the passes of a batch showed, on one rank or over all of them.
 
-    The same message makes sure that no layer ran on some ranks only: it would be recorded, learned from and dropped
-    on those alone.
+    Attributes:
+        loss_is_finite: Whether the loss is.
+        lacks_loss_grad: Whether the gradient of the loss at the model's output is missing where it was asked for.
+        loss_grad: That gradient.
     """
-    if setup.ranks.count == 1:
-        return failed, lacks_loss_grad
-    asks = [lacks_loss_grad] if setup.needs.needs_loss_grad else []
-    events = [failed, *(entry.has_run for entry in layers), *asks]
-    failures, *ran = setup.ranks.totals([int(event) for event in events], setup.device)
-    lacking = ran.pop() if asks else 0
-    for entry, ranks in zip(layers, ran, strict=True):
-        if 0 < ranks < setup.ranks.count:
-            raise RuntimeError(
-                f"layer {entry.layer.name!r} ran on {ranks} of {setup.ranks.count} ranks in this batch, and all must "
-                "do the same with it: exclude it, or let it run everywhere"
-            )
-    return failures > 0, lacking > 0
+
+    loss_is_finite: bool = True
+    lacks_loss_grad: bool = False
+    loss_grad: Tensor | None = None
 
 
-def average_features(
-    setup: Setup, layers: Iterable[LayerBatch], loss_grad: Tensor | None = None
-) -> dict[str, Features]:
-    """The features of each layer over all ranks, in one message.
+@dataclass(frozen=True)
+class Shared:
+    """The same, and what all ranks know of the layers now.
+
+    Attributes:
+        findings: What any rank found; the gradient of the loss is the mean.
+        features: The mean features of each layer that ran.
+        samples: How many samples went through each layer whose source wants to know, over all micro-batches.
+    """
+
+    findings: Findings
+    features: dict[str, Features]
+    samples: dict[str, int]
+
+
+def share(setup: Setup, layers: Sequence[LayerBatch], own: Findings, with_features: bool = True) -> Shared:
+    """Share what a batch showed; what sources made of a layer's `grad_output` is averaged in place.
 
     Args:
         setup: The set-up.
-        layers: Those whose features are used; a rank that is compiled records more layers than another.
-        loss_grad: The gradient of the loss at the model's output, on this rank.
+        layers: The layers of the batch.
+        own: What this rank found.
+        with_features: Whether anything still uses the features.
+
+    Raises:
+        RuntimeError: When a layer ran on some ranks only: those alone would learn from it, or drop it.
     """
-    found = {entry.layer.name: entry.features() for entry in layers if entry.uses_features}
-    recorded = {name: features for name, features in found.items() if features is not None}
-    own = [] if loss_grad is None else [loss_grad]
-    parts = [part for features in recorded.values() for part in features if part is not None]
-    averaged = iter(setup.ranks.average(own + parts))
-    shared_grad = next(averaged) if own else None
-    return {
-        name: Features(*(None if part is None else next(averaged) for part in features))._replace(
-            loss_grad=shared_grad if setup.needs.loss_grad else None
-        )
-        for name, features in recorded.items()
-    }
-
-
-def total_samples(setup: Setup, layers: Iterable[LayerBatch]) -> dict[str, int]:
-    """How many samples went through each layer whose source wants to know, over all micro-batches."""
     asking = [entry for entry in layers if entry.spec.needs_forward]
-    totals = setup.ranks.totals([sum(entry.samples) for entry in asking], setup.device)
-    return {entry.layer.name: total for entry, total in zip(asking, totals, strict=True)}
+    samples = [sum(entry.samples) for entry in asking]
+    parts = _feature_parts(setup, layers, own.loss_grad) if with_features else {}
+    findings = own
+    if setup.ranks.count > 1:
+        message = _Message(setup, layers, parts)
+        events = [int(not own.loss_is_finite), int(own.lacks_loss_grad)]
+        (failures, lacking), samples = message.send(events, samples)
+        findings = Findings(not failures, bool(lacking), own.loss_grad)
+        if not lacking:
+            parts = message.means()
+    loss_grad = parts.get(_LOSS_GRAD)
+    return Shared(
+        Findings(findings.loss_is_finite, findings.lacks_loss_grad, loss_grad),
+        _features(layers, parts, loss_grad),
+        {entry.layer.name: total for entry, total in zip(asking, samples, strict=True)},
+    )
+
+
+_LOSS_GRAD: Key = ("", "loss_grad")
+
+
+def _feature_parts(setup: Setup, layers: Sequence[LayerBatch], loss_grad: Tensor | None) -> dict[Key, Tensor | None]:
+    """What the predictor asked for; the keys are the same on all ranks."""
+    needs = setup.needs
+    asked = {"output": needs.output, "input": needs.input, "weighted_input": needs.weighted_input}
+    parts: dict[Key, Tensor | None] = {_LOSS_GRAD: loss_grad} if needs.loss_grad else {}
+    for entry in layers:
+        if entry.uses_features:  # a rank that is compiled records more layers than another
+            features = entry.features() or Features()
+            parts |= {(entry.layer.name, part): getattr(features, part) for part, wanted in asked.items() if wanted}
+    return parts
+
+
+def _features(
+    layers: Sequence[LayerBatch], parts: dict[Key, Tensor | None], loss_grad: Tensor | None
+) -> dict[str, Features]:
+    found = {}
+    for entry in layers:
+        name = entry.layer.name
+        own = {part: parts.get((name, part)) for part in ("output", "input", "weighted_input")}
+        if any(part is not None for part in own.values()):
+            found[name] = Features(loss_grad=loss_grad, **own)
+    return found
+
+
+class _Message:
+    """One message: counts of what happened, and parts that are averaged."""
+
+    def __init__(self, setup: Setup, layers: Sequence[LayerBatch], parts: dict[Key, Tensor | None]) -> None:
+        """`parts` are what the predictor asked for."""
+        self._ranks, self._device = setup.ranks, setup.device
+        self._layers, self._parts = layers, parts
+        # What sources made of a layer's `grad_output`: the reducer knows nothing of it.
+        self._received = [part for entry in layers if entry.spec.needs_grad_output for part in entry.layer.parameters()]
+        self._fixed = _fixed_shapes(setup, layers)
+        self._present: dict[Key, int] = {}
+        self._has_new = False
+
+    def send(self, events: Sequence[int], samples: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Send everything whose shape all ranks know. Returns the sums of both."""
+        known = {key: shape for key in self._parts if (shape := self._shape(key)) is not None}
+        has_new = any(part is not None and part.shape != known.get(key) for key, part in self._parts.items())
+        ran = [int(entry.has_run) for entry in self._layers]
+        present = [int(part is not None) for part in self._parts.values()]
+        reached = [int(parameter.grad is not None) for parameter in self._received]
+        counts = [[int(has_new)], events, samples, ran, present, reached]
+        grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in self._received]
+        numbers = torch.tensor([float(number) for part in counts for number in part], device=self._device)
+        total, *sums = self._ranks.sum([numbers, *(self._filled(key, known[key]) for key in known), *grads])
+        found = [int(number) for number in total.tolist()]
+        (new,), events, samples, ran, present, reached = ([found.pop(0) for _ in part] for part in counts)
+        self._has_new = new > 0
+        self._present = dict(zip(self._parts, present, strict=True))
+        self._refuse_differences(ran)
+        self._sums = dict(zip(known, sums[: len(known)], strict=True))
+        for parameter, grad, sum_, ranks in zip(self._received, grads, sums[len(known) :], reached, strict=True):
+            if ranks:
+                parameter.grad = grad.copy_(sum_.div_(self._ranks.count))
+        return events, samples
+
+    def means(self) -> dict[Key, Tensor | None]:
+        """The mean of each part over all ranks; None where no rank has it."""
+        for (name, what), ranks in self._present.items():
+            if 0 < ranks < self._ranks.count:
+                raise RuntimeError(
+                    f"layer {name!r} showed its {what} on {ranks} of {self._ranks.count} ranks in this batch: let it "
+                    "run in the same way everywhere, or exclude it"
+                )
+        if self._has_new:
+            self._send_new()
+        return {key: self._sums[key].div_(self._ranks.count) if self._present[key] else None for key in self._parts}
+
+    def _send_new(self) -> None:
+        """Send what has a shape that was not agreed on before, in two more messages, and agree on it."""
+        own = {key: part for key, part in self._parts.items() if part is not None and key not in self._fixed}
+        self._refuse_shapes(own)
+        self._sums |= zip(own, self._ranks.sum(list(own.values())), strict=True)
+        self._ranks.agreed_shapes.update({key: part.shape for key, part in own.items()})
+
+    def _shape(self, key: Key) -> torch.Size | None:
+        return self._fixed.get(key, self._ranks.agreed_shapes.get(key))
+
+    def _filled(self, key: Key, shape: torch.Size) -> Tensor:
+        part = self._parts[key]
+        return part if part is not None and part.shape == shape else torch.zeros(shape, device=self._device)
+
+    def _refuse_differences(self, ran: Sequence[int]) -> None:
+        count = self._ranks.count
+        for entry, ranks in zip(self._layers, ran, strict=True):
+            if 0 < ranks < count:
+                raise RuntimeError(
+                    f"layer {entry.layer.name!r} ran on {ranks} of {count} ranks in this batch, and all must do the "
+                    "same with it: exclude it, or let it run everywhere"
+                )
+
+    def _refuse_shapes(self, own: dict[Key, Tensor]) -> None:
+        """Messages of unlike size would hang, or mix what does not belong together."""
+        sizes = [part.numel() for part in own.values()]
+        largest = self._ranks.largest([*sizes, *(-size for size in sizes)], self._device)
+        for (name, what), most, least in zip(own, largest[: len(sizes)], largest[len(sizes) :], strict=True):
+            if most != -least:
+                where = f"layer {name!r}" if name else "the model"
+                raise RuntimeError(
+                    f"{where}: its {what} has {-least} entries on one rank and {most} on another, and ranks average "
+                    "what the predictor asked for: let it have one size on all ranks"
+                )
+
+
+def _fixed_shapes(setup: Setup, layers: Sequence[LayerBatch]) -> dict[Key, torch.Size]:
+    """The shapes that are known before anything ran."""
+    output = setup.needs.output
+    if output is None:
+        return {}
+    return {(entry.layer.name, "output"): torch.Size((entry.layer.out, output.grid**2)) for entry in layers}

@@ -1,8 +1,9 @@
 """Ranks agree: what several processes that train one model must share so that they stay identical.
 
 DistributedDataParallel averages gradients in backward only. Where there is none, every rank must predict the same
-rows, so the small features are averaged instead, in one message a batch. Where a plan mixes sources, its reducer must
-expect parameters without a gradient, and what a source computes from a layer's `grad_output` is averaged here.
+rows, so the small features are averaged instead. Where a plan mixes sources, its reducer must expect parameters without
+a gradient, and what a source computes from a layer's `grad_output` is averaged too. All of it goes in one message a
+batch.
 """
 
 import logging
@@ -57,6 +58,8 @@ class Ranks:
         """Whether a batch with a backward may leave parameters without a gradient."""
         self.sent_bytes = 0
         """What this rank gave to messages so far, beside those of DistributedDataParallel."""
+        self.agreed_shapes: dict[tuple[str, str], torch.Size] = {}
+        """The shapes of parts of messages that no rank knows beforehand; they are the same on all ranks."""
         joined = distributed.is_available() and distributed.is_initialized()
         self._share_nothing = wrapped is None and joined and distributed.get_world_size() > 1
 
@@ -73,28 +76,25 @@ class Ranks:
                 "not stay identical in GP; wrap the model first and give AdaGP the wrapped one"
             )
 
-    def average(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The mean of each tensor over all ranks, sent as one message."""
+    def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The sum of each tensor over all ranks, sent as one message, in the widest of their types."""
         if self.count == 1 or not tensors:
             return list(tensors)
         flat = torch.cat([tensor.flatten() for tensor in tensors])
-        self.sent_bytes += flat.nbytes
-        distributed.all_reduce(flat, group=self._group)
-        flat /= self.count
+        self._reduce(flat, distributed.ReduceOp.SUM)
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])
         return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
-    def any(self, flag: bool, device: torch.device) -> bool:
-        """Whether any rank raised the flag; the ranks talk through tensors on `device`."""
-        if self.count == 1:
-            return flag
-        return self.totals([int(flag)], device)[0] > 0
+    def average(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The mean of each tensor over all ranks, sent as one message."""
+        return [total / self.count for total in self.sum(tensors)]
 
-    def totals(self, numbers: Sequence[int], device: torch.device) -> list[int]:
-        """The sum of each number over all ranks, sent as one message."""
-        if self.count == 1 or not numbers:
-            return list(numbers)
-        sums = torch.tensor(list(numbers), dtype=torch.int64, device=device)
-        self.sent_bytes += sums.nbytes
-        distributed.all_reduce(sums, group=self._group)
-        return [int(number) for number in sums.tolist()]
+    def largest(self, numbers: Sequence[int], device: torch.device) -> list[int]:
+        """The largest of each number over all ranks, sent as one message through tensors on `device`."""
+        found = torch.tensor(list(numbers), dtype=torch.int64, device=device)
+        self._reduce(found, distributed.ReduceOp.MAX)
+        return [int(number) for number in found.tolist()]
+
+    def _reduce(self, message: Tensor, operation: distributed.ReduceOp.RedOpType) -> None:
+        self.sent_bytes += message.nbytes
+        distributed.all_reduce(message, op=operation, group=self._group)
