@@ -133,6 +133,8 @@ class Recipe:
         channels_last: Keep images and convolution weights in channels-last order, which is faster on most machines.
             Text has no such order.
         threads: CPU threads; None: PyTorch's own choice.
+        weights: The file `model.pt` of another run, whose weights this one starts from where their shapes agree; None:
+            random weights.
     """
 
     model: _Model = "cnn"
@@ -171,6 +173,7 @@ class Recipe:
     beam: _Count = 4
     channels_last: bool = True
     threads: _Count | None = None
+    weights: str | None = None
 
     def __post_init__(self) -> None:
         """Report all unusable values together, before anything is loaded or trained."""
@@ -223,7 +226,10 @@ class Recipe:
 
     def digest(self) -> str:
         """A short fingerprint: a checkpoint made with one recipe is refused by another."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+        values = self.to_dict()
+        if self.weights is None:  # the field is younger than many checkpoints
+            del values["weights"]
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
     def differences(self, other: Self) -> list[str]:
         """The fields that differ, as readable text."""

@@ -16,7 +16,7 @@ from adagp.training.batch_kinds import BATCH_KINDS, batch_kind
 from adagp.training.errors import CheckpointError, DivergedError, RecipeError
 from adagp.training.planning import build_schedule
 from adagp.training.recipe import Recipe
-from adagp.training.run.build import attach, build_optimizer
+from adagp.training.run.build import attach, build_optimizer, load_weights
 from adagp.training.run.consistency import contradiction, other_recipe
 from adagp.training.run.error_context import error_context
 from adagp.training.run.feed import BatchFeed
@@ -91,6 +91,8 @@ class Run:
         timer = self._clock if self.device.type == "cpu" else None
         try:
             self.model = self.task.build_model().to(self.device)
+            if recipe.weights is not None:
+                load_weights(self.model, recipe.weights)
             self.optimizer = build_optimizer(recipe, self.model)
             self.schedule = schedule or build_schedule(recipe, self.model, self.total_steps, self.steps_per_epoch)
             self.task.check_scales(self.model, self.schedule.scales)
