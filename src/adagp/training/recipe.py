@@ -115,7 +115,8 @@ class Recipe:
             `table` the table itself, as text.
         levels: For `progressive`, scales of the images or contexts and their shares of the run, such as
             `0.5:0.6,1:0.4`. For `growing` the scales count.
-        scale: For `coarse`, the fraction of their size that images or contexts have in the cheap batches.
+        scale: The fraction of their size that images or contexts have in the cheap batches of `coarse`, and in all of
+            `small-size`.
         topk: Entries of `grad_output` that `topk` keeps per sample and channel.
         topk_scale: Factor that `topk` gradients are multiplied by.
         until: The last layer, or module, of the prefix of `prefix` and `prefix-zero`; None: half of the layers.
@@ -275,7 +276,8 @@ def _combination_problems(recipe: Recipe) -> list[str]:
             f"train_limit = {recipe.train_limit} is smaller than batch_size = {recipe.batch_size}, so an epoch would "
             "hold no full batch: raise train_limit or lower batch_size"
         )
-    if methods.get(recipe.method).is_coarse and models.task(recipe.model) == "translation":
+    shrinks = methods.get(recipe.method).is_coarse or recipe.method == "small-size"
+    if shrinks and models.task(recipe.model) == "translation":
         problems.append(
             f"method {recipe.method} makes images smaller, and {recipe.model} takes none: choose another method"
         )

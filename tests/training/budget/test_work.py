@@ -93,7 +93,7 @@ def test_parts_are_added_and_the_rest_is_not_run_again(tmp_path: Path, plain: Re
     with pytest.raises(RunFolderError, match="--resume"):
         compared(stored(path), path)
     other = BudgetSettings.of(plain.replace(epochs=3), ("bp",), (0,), OPTIONS)
-    with pytest.raises(RunFolderError, match="epochs 2 against 3.*only methods and seeds can be added"):
+    with pytest.raises(RunFolderError, match=r"epochs 2 against 3.*only methods and seeds can be added"):
         compared(other, path, resume=True)
 
 

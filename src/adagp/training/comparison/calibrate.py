@@ -11,7 +11,7 @@ import torch
 from adagp import Plan
 from adagp.data import AnyDataSet
 from adagp.schedules import Progressive, Repeating
-from adagp.training import methods
+from adagp.training import methods, rivals
 from adagp.training.batch_kinds import batch_kind
 from adagp.training.comparison.interleave import rotated
 from adagp.training.methods import Planning
@@ -96,20 +96,22 @@ def measure(
     disturbed are left out: the quicker half counts, by the sum over all recipes, so that none is favoured.
     """
     session.observer.on_message("measuring what a batch costs under each method")
-    runs: dict[str, Run] = {}
+    runs: dict[str, list[Run]] = {}
     shares: dict[str, list[tuple[Plan, float]]] = {}
     for label, recipe in recipes.items():
         chosen = recipe.replace(lr=RESTING_LR)
-        shares[label] = _plan_shares(chosen)
-        cycle = Repeating([plan for plan, _ in shares[label]])
-        runs[label] = Run(chosen, dataset, device=device, schedule=cycle)
+        plans, stages = _plan_shares(chosen), rivals.build(chosen).stages
+        cycle = Repeating([plan for plan, _ in plans])
+        runs[label] = [Run(chosen, dataset, device=device, schedule=cycle, progress=stage) for stage, _ in stages]
+        shares[label] = [(plan, part * share) for _, part in stages for plan, share in plans]
     rounds: list[dict[str, list[float]]] = []
     turn, spent = 0, 0.0
     while turn < WARM_ROUNDS + TIMED_ROUNDS or (spent < longest_seconds and turn < WARM_ROUNDS + MOST_TIMED_ROUNDS):
         times: dict[str, list[float]] = {}
         for label in rotated(tuple(runs), turn):
             session.interrupt.check()
-            times[label] = [runs[label].step().seconds for _ in shares[label]]
+            plans_each = len(shares[label]) // len(runs[label])
+            times[label] = [run.step().seconds for run in runs[label] for _ in range(plans_each)]
         spent += _total(times)
         rounds += [times] if turn >= WARM_ROUNDS else []
         turn += 1
@@ -118,9 +120,14 @@ def measure(
         label: _by_kind(of_label, [median(times) for times in zip(*(taken[label] for taken in quiet), strict=True)])
         for label, of_label in shares.items()
     }
-    peaks = {label: _peaks(run, shares[label]) for label, run in runs.items()}
-    for run in runs.values():
-        run.gp.remove()
+    # The first stage of a rival is its dearest.
+    peaks = {
+        label: _peaks(of_label[0], shares[label][: len(shares[label]) // len(of_label)])
+        for label, of_label in runs.items()
+    }
+    for of_label in runs.values():
+        for run in of_label:
+            run.gp.remove()
     statistic = f"median of {len(quiet)} batches of each plan, methods in turn, the quicker half of the rounds"
     return Calibration(seconds, peaks, statistic)
 
