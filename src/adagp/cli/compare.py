@@ -11,6 +11,7 @@ from rich.markup import escape
 from adagp import data
 from adagp.cli import options
 from adagp.cli.advising import SECONDS, with_plan
+from adagp.cli.budget import BUDGET, BudgetChoice, chosen_protocol, compare_budget
 from adagp.cli.common import command, print_json, print_table
 from adagp.cli.display import Display
 from adagp.cli.session import RecipeOptions, RunOptions, chosen_device, default_folder, numbers, resumable
@@ -34,9 +35,14 @@ def compare_command(
     *,
     methods: Annotated[str | None, typer.Option(help="Comma-separated; the list is below.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Comma-separated whole numbers, for example 0,1,2.")] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option(help="`epochs` (default): the same epochs for all. `budget`: the same reference seconds, tuned."),
+    ] = None,
     budget: Annotated[
         float | None, typer.Option(help="Give every method this many training seconds instead of the same epochs.")
     ] = None,
+    budget_options: BudgetChoice,
     chosen: RecipeOptions,
     out: options.Out = None,
     advise_seconds: options.AdviseSeconds = SECONDS,
@@ -49,9 +55,19 @@ def compare_command(
     Costs of a batch are measured first; `short-bp` gets as many batches as fit into the time of the slowest
     method judged.
 
+    With `--protocol budget` every method gets the same reference seconds: batches x the cost of a batch, measured once
+    and side by side, so that a busy machine changes nothing. The budget is the time that `bp` takes for the
+    recipe's epochs; runs also get smaller shares of it. The learning rate of every method, and the batch size of
+    `bp`, are chosen on validation items. The target is what `bp` reaches on average in the middle share. Any process
+    with the same `--out` and `--resume` shares the work. `--methods` and `--seeds` then add to what is there. `adagp
+    leaderboard` shows it at any time.
+
     Try:
 
     - `adagp compare --preset demo`: about two minutes, no download.
+    - `adagp compare --preset demo --protocol budget --methods bp,skip --seeds 0,1,2 --out runs/board`: tuned, and in
+      the same time.
+    - `adagp compare --out runs/board --resume --methods averaging`: adds a method to it.
     - `adagp compare --methods bp,adagp,skip,short-bp --seeds 0,1,2 --data digits --epochs 9`: your own choice.
     - `adagp compare --methods bp,advised,short-bp`: the plan that `adagp advise` finds to pay, against the same time.
     - `adagp compare --preset cifar10-resnet20-tuned --data-root DIR --budget 600`: the same ten minutes for each run.
@@ -63,6 +79,13 @@ def compare_command(
     from adagp.training.run.world import refuse_torchrun
 
     refuse_torchrun("compare")
+    if chosen_protocol(protocol, out if run_options.resume else None) == BUDGET:
+        if budget is not None or tensorboard:
+            raise RecipeError("--protocol budget takes neither --budget nor --tensorboard: epochs set the budget")
+        compare_budget(chosen, methods, seeds, budget_options, out, run_options)
+        return
+    if budget_options.given:
+        raise RecipeError(f"--{budget_options.given[0]} is for --protocol budget: add it, or leave the option out")
     resume, as_json = run_options.resume, run_options.as_json
     plan = partial(with_plan, data_root=run_options.data_root, device=run_options.device, seconds=advise_seconds)
     settings = _settings(chosen, methods, seeds, budget, out if resume else None, plan)

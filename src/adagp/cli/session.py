@@ -145,6 +145,14 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
         raise RecipeError(f"{option} = '{text[:80]}' is not a list of whole numbers: write for example 0,1,2") from None
 
 
+def fractions(option: str, text: str) -> tuple[float, ...]:
+    """Numbers, separated by commas."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise RecipeError(f"{option} = '{text[:80]}' is not a list of numbers: write for example 0.1,0.2") from None
+
+
 def chosen_device(name: str | None) -> "torch.device":
     """The device of that name, checked by a small tensor; by default the accelerator, if there is one."""
     import torch

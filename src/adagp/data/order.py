@@ -51,6 +51,11 @@ class EpochBatches(ABC, Generic[_Batch]):
         return full if self._train and full else full + bool(rest)
 
     @property
+    def count(self) -> int:
+        """Examples in the split."""
+        return self._count
+
+    @property
     def examples_per_epoch(self) -> int:
         """Examples in the batches of one epoch; a dropped last batch does not count."""
         return min(len(self) * self._batch_size, self._count)
@@ -75,6 +80,11 @@ class EpochBatches(ABC, Generic[_Batch]):
         if not 0 <= start <= len(self):
             raise ValueError(f"start: must be in 0..{len(self)} (the batches of an epoch), got {start}")
         return self._iterate(epoch, start, scale_of)
+
+    def members(self, epoch: int, batch: int) -> Tensor:
+        """Indices of the examples of a batch, in its order."""
+        parts: tuple[Tensor, ...] = self._order(epoch).split(self._batch_size)
+        return parts[batch]
 
     @abstractmethod
     def _iterate(self, epoch: int, start: int, scale_of: ScaleOf) -> Iterator[_Batch]:

@@ -87,6 +87,10 @@ class PairBatches(EpochBatches[tuple[Tensor, Tensor]]):
             members = chosen.tolist()
             yield _padded([self._sources[i] for i in members]), _padded([self._targets[i] for i in members])
 
+    def members(self, epoch: int, batch: int) -> Tensor:
+        """Indices of the pairs of a batch, in its order."""
+        return self._batches(epoch)[batch]
+
     def _batches(self, epoch: int) -> list[Tensor]:
         order = self._order(epoch)
         if not self._train:

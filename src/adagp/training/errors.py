@@ -17,6 +17,10 @@ class RunFolderError(TrainingError):
     """A run folder is missing, already used, or holds another run."""
 
 
+class FolderInUseError(RunFolderError):
+    """Another process writes to the run folder now."""
+
+
 class CheckpointError(TrainingError):
     """A checkpoint cannot be written, read or trusted."""
 

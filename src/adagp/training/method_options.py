@@ -19,8 +19,8 @@ def unused_options(names: Sequence[str], recipe: Recipe) -> list[str]:
         problems.append(_unused("until", names, "prefix and prefix-zero"))
     if recipe.levels != Recipe.levels and not {"progressive", "growing"} & set(names):
         problems.append(_unused(f"levels = {recipe.levels}", names, "progressive and growing"))
-    if recipe.scale != Recipe.scale and "coarse" not in names:
-        problems.append(_unused(f"scale = {recipe.scale}", names, "coarse"))
+    if recipe.scale != Recipe.scale and not {"coarse", "small-size"} & set(names):
+        problems.append(_unused(f"scale = {recipe.scale}", names, "coarse and small-size"))
     chosen = {"adagp", "adaptive", "prefix"} & set(names) or ("adagp-paper" in names and recipe.predictor == "paper")
     if recipe.predictor is not None and not chosen and "predicted" not in cells:
         users = "adagp, adaptive, prefix, and for tables that contain predicted"

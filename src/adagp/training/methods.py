@@ -77,6 +77,12 @@ _METHODS = (
         "momentum", "the ladder; GP batches apply gradient 0: momentum and weight decay move the weights", source="zero"
     ),
     Method("short-bp", "plain backpropagation given only the time of the slowest method judged", Planning.BACKPROP),
+    Method("small-batch", "backpropagation in batches of half the size, so in more of them", Planning.BACKPROP),
+    Method("small-size", "backpropagation on small samples throughout, tested at that size", Planning.BACKPROP),
+    Method("selective", "backpropagation on the half of a batch with the larger losses, late", Planning.BACKPROP),
+    Method("pruning", "backpropagation without a quarter of the samples, easy ones, in each epoch", Planning.BACKPROP),
+    Method("freezing", "backpropagation; early layers stop learning in the second half", Planning.BACKPROP),
+    Method("averaging", "backpropagation; the running mean of the weights is what counts", Planning.BACKPROP),
     Method("zero", "some layers in some batches get gradient 0 (see --schedule)", Planning.APPROXIMATION, "zero"),
     Method("random", "the same layers get new random numbers in every batch", Planning.APPROXIMATION, "random"),
     Method(

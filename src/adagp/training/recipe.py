@@ -115,7 +115,8 @@ class Recipe:
             `table` the table itself, as text.
         levels: For `progressive`, scales of the images or contexts and their shares of the run, such as
             `0.5:0.6,1:0.4`. For `growing` the scales count.
-        scale: For `coarse`, the fraction of their size that images or contexts have in the cheap batches.
+        scale: The fraction of their size that images or contexts have in the cheap batches of `coarse`, and in all of
+            `small-size`.
         topk: Entries of `grad_output` that `topk` keeps per sample and channel.
         topk_scale: Factor that `topk` gradients are multiplied by.
         until: The last layer, or module, of the prefix of `prefix` and `prefix-zero`; None: half of the layers.
@@ -133,6 +134,8 @@ class Recipe:
         channels_last: Keep images and convolution weights in channels-last order, which is faster on most machines.
             Text has no such order.
         threads: CPU threads; None: PyTorch's own choice.
+        weights: The file `model.pt` of another run, whose weights this one starts from where their shapes agree; None:
+            random weights.
     """
 
     model: _Model = "cnn"
@@ -171,6 +174,7 @@ class Recipe:
     beam: _Count = 4
     channels_last: bool = True
     threads: _Count | None = None
+    weights: str | None = None
 
     def __post_init__(self) -> None:
         """Report all unusable values together, before anything is loaded or trained."""
@@ -223,7 +227,10 @@ class Recipe:
 
     def digest(self) -> str:
         """A short fingerprint: a checkpoint made with one recipe is refused by another."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+        values = self.to_dict()
+        if self.weights is None:  # the field is younger than many checkpoints
+            del values["weights"]
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
 
     def differences(self, other: Self) -> list[str]:
         """The fields that differ, as readable text."""
@@ -269,7 +276,8 @@ def _combination_problems(recipe: Recipe) -> list[str]:
             f"train_limit = {recipe.train_limit} is smaller than batch_size = {recipe.batch_size}, so an epoch would "
             "hold no full batch: raise train_limit or lower batch_size"
         )
-    if methods.get(recipe.method).is_coarse and models.task(recipe.model) == "translation":
+    shrinks = methods.get(recipe.method).is_coarse or recipe.method == "small-size"
+    if shrinks and models.task(recipe.model) == "translation":
         problems.append(
             f"method {recipe.method} makes images smaller, and {recipe.model} takes none: choose another method"
         )

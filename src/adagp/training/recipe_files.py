@@ -1,12 +1,13 @@
 """Recipes in files: the presets shipped with the package, recipe files of users, and `field=value` assignments."""
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from adagp.files import parse_json, parse_toml, read_text
+from adagp.training.budget.options import BudgetOptions
 from adagp.training.errors import RecipeError
 from adagp.training.recipe import Recipe
 
@@ -25,6 +26,7 @@ class Preset:
         recipe: The recipe.
         methods: The methods that `compare` runs.
         seeds: The seeds that `compare` runs each method with.
+        budget: How `compare --protocol budget` tunes them and how long they train.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Preset:
     recipe: Recipe
     methods: tuple[str, ...]
     seeds: tuple[int, ...]
+    budget: BudgetOptions = field(default_factory=BudgetOptions)
 
 
 def preset_names() -> list[str]:
@@ -109,7 +112,17 @@ def _parse(name: str, values: dict[str, Any]) -> Preset:
         raise RecipeError(f'recipe \'{name}\': [compare] methods must be a list of names, such as ["bp", "adagp"]')
     if not isinstance(seeds, list) or not all(type(part) is int for part in seeds):
         raise RecipeError(f"recipe '{name}': [compare] seeds must be a list of whole numbers, such as [0, 1]")
-    return Preset(name=name, about=about, recipe=Recipe.from_mapping(values), methods=tuple(chosen), seeds=tuple(seeds))
+    budget = values.pop("budget", {})
+    if not isinstance(budget, dict):
+        raise RecipeError(f"recipe '{name}': [budget] must be a table, such as rates = [0.1, 0.2]")
+    return Preset(
+        name=name,
+        about=about,
+        recipe=Recipe.from_mapping(values),
+        methods=tuple(chosen),
+        seeds=tuple(seeds),
+        budget=BudgetOptions.from_mapping(budget),
+    )
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:

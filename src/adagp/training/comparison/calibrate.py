@@ -1,7 +1,7 @@
 """The cost of a batch of each kind under each method, measured side by side before a comparison starts."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Self
@@ -11,7 +11,7 @@ import torch
 from adagp import Plan
 from adagp.data import AnyDataSet
 from adagp.schedules import Progressive, Repeating
-from adagp.training import methods
+from adagp.training import methods, rivals
 from adagp.training.batch_kinds import batch_kind
 from adagp.training.comparison.interleave import rotated
 from adagp.training.methods import Planning
@@ -73,38 +73,72 @@ def _is_cost(value: object) -> bool:
 def calibrate(
     recipe: Recipe, names: tuple[str, ...], dataset: AnyDataSet, device: torch.device, session: Session
 ) -> Calibration:
-    """Train throw-away runs, one batch of each plan of each method in turn.
+    """The costs of a batch under several methods, all at the recipe's own batch size."""
+    # short-bp does what bp does: one measurement, so that noise cannot make them differ.
+    measured = dict.fromkeys("bp" if name == "short-bp" else name for name in names)
+    calibration = measure({name: recipe.replace(method=name) for name in measured}, dataset, device, session)
+    if "short-bp" in names:
+        for costs in (calibration.seconds, calibration.peak_bytes):
+            costs["short-bp"] = costs["bp"]  # type: ignore[assignment]
+    return calibration
 
-    In turn, because the machine's speed drifts: what slows down one method slows down all of them.
+
+def measure(
+    recipes: Mapping[str, Recipe],
+    dataset: AnyDataSet,
+    device: torch.device,
+    session: Session,
+    longest_seconds: float = LONGEST_SECONDS,
+) -> Calibration:
+    """Train throw-away runs, one batch of each plan of each recipe in turn; the result has the labels of the recipes.
+
+    In turn, because the machine's speed drifts: what slows down one recipe slows down all of them. Rounds that were
+    disturbed are left out: the quicker half counts, by the sum over all recipes, so that none is favoured.
     """
     session.observer.on_message("measuring what a batch costs under each method")
-    # short-bp does what bp does: one measurement, so that noise cannot make them differ.
-    measured = tuple(dict.fromkeys("bp" if name == "short-bp" else name for name in names))
-    runs: dict[str, Run] = {}
+    runs: dict[str, list[Run]] = {}
     shares: dict[str, list[tuple[Plan, float]]] = {}
-    for name in measured:
-        chosen = recipe.replace(method=name, lr=RESTING_LR)
-        shares[name] = _plan_shares(chosen)
-        cycle = Repeating([plan for plan, _ in shares[name]])
-        runs[name] = Run(chosen, dataset, device=device, schedule=cycle)
-    times: dict[str, list[list[float]]] = {name: [[] for _ in shares[name]] for name in measured}
+    for label, recipe in recipes.items():
+        chosen = recipe.replace(lr=RESTING_LR)
+        plans, stages = _plan_shares(chosen), rivals.build(chosen).stages
+        cycle = Repeating([plan for plan, _ in plans])
+        runs[label] = [Run(chosen, dataset, device=device, schedule=cycle, progress=stage) for stage, _ in stages]
+        shares[label] = [(plan, part * share) for _, part in stages for plan, share in plans]
+    rounds: list[dict[str, list[float]]] = []
     turn, spent = 0, 0.0
-    while turn < WARM_ROUNDS + TIMED_ROUNDS or (spent < LONGEST_SECONDS and turn < WARM_ROUNDS + MOST_TIMED_ROUNDS):
-        for name in rotated(measured, turn):
-            for of_plan in times[name]:
-                session.interrupt.check()
-                event = runs[name].step()
-                spent += event.seconds
-                if turn >= WARM_ROUNDS:
-                    of_plan.append(event.seconds)
+    while turn < WARM_ROUNDS + TIMED_ROUNDS or (spent < longest_seconds and turn < WARM_ROUNDS + MOST_TIMED_ROUNDS):
+        times: dict[str, list[float]] = {}
+        for label in rotated(tuple(runs), turn):
+            session.interrupt.check()
+            plans_each = len(shares[label]) // len(runs[label])
+            times[label] = [run.step().seconds for run in runs[label] for _ in range(plans_each)]
+        spent += _total(times)
+        rounds += [times] if turn >= WARM_ROUNDS else []
         turn += 1
-    seconds = {name: _by_kind(shares[name], [median(of_plan) for of_plan in times[name]]) for name in measured}
-    peaks = {name: _peaks(runs[name], shares[name]) for name in measured}
-    for run in runs.values():
-        run.gp.remove()
-    if "short-bp" in names:
-        seconds["short-bp"], peaks["short-bp"] = seconds["bp"], peaks["bp"]
-    return Calibration(seconds, peaks, f"median of {turn - WARM_ROUNDS} batches of each plan, methods in turn")
+    quiet = quieter_half(rounds)
+    seconds = {
+        label: _by_kind(of_label, [median(times) for times in zip(*(taken[label] for taken in quiet), strict=True)])
+        for label, of_label in shares.items()
+    }
+    # The first stage of a rival is its dearest.
+    peaks = {
+        label: _peaks(of_label[0], shares[label][: len(shares[label]) // len(of_label)])
+        for label, of_label in runs.items()
+    }
+    for of_label in runs.values():
+        for run in of_label:
+            run.gp.remove()
+    statistic = f"median of {len(quiet)} batches of each plan, methods in turn, the quicker half of the rounds"
+    return Calibration(seconds, peaks, statistic)
+
+
+def quieter_half(rounds: Sequence[dict[str, list[float]]]) -> list[dict[str, list[float]]]:
+    """The half of the rounds that took the least time."""
+    return sorted(rounds, key=_total)[: (len(rounds) + 1) // 2]
+
+
+def _total(times: dict[str, list[float]]) -> float:
+    return sum(map(sum, times.values()))
 
 
 def _plan_shares(recipe: Recipe) -> list[tuple[Plan, float]]:

@@ -1,11 +1,14 @@
 """The optimizer and the engine of a run, built from its recipe."""
 
+import io
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from adagp import AdaGP
+from adagp.files import read_bytes
 from adagp.schedules import Schedule
 from adagp.sources import Random, Source, TopK
 from adagp.training import methods
@@ -20,6 +23,30 @@ def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
     if recipe.optimizer == "adamw":
         return torch.optim.AdamW(parameters, lr=recipe.lr, weight_decay=recipe.weight_decay)
     return torch.optim.SGD(parameters, lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+
+
+def load_weights(model: nn.Module, path: str) -> None:
+    """Start a model from the weights of another, where names and shapes agree; a new last layer stays random.
+
+    Raises:
+        ValueError: When the file holds no weights, or none that fit.
+    """
+    try:
+        found = torch.load(io.BytesIO(read_bytes(Path(path))), map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise ValueError(f"weights = '{path}' cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # a foreign archive can fail in any way
+        raise ValueError(f"weights = '{path}' holds no weights: give the model.pt of a run folder") from error
+    own = model.state_dict()
+    given = found if isinstance(found, dict) else {}
+    fitting = {
+        name: value
+        for name, value in given.items()
+        if name in own and isinstance(value, Tensor) and value.shape == own[name].shape
+    }
+    if not fitting:
+        raise ValueError(f"weights = '{path}' fit no layer of this network: give the model.pt of the same network")
+    model.load_state_dict(fitting, strict=False)
 
 
 def attach(

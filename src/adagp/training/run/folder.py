@@ -122,7 +122,7 @@ class RunFolder:
         (self.path / _DIVERGED).unlink(missing_ok=True)
         if run.finished:
             weights = io.BytesIO()
-            torch.save(run.model.state_dict(), weights)
+            torch.save(run.weights(), weights)
             write_file(self.path / "model.pt", weights.getvalue())
             write_file(self.path / "result.json", summarise(run))
 

@@ -6,13 +6,15 @@ inherit it.
 
 import errno
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
 
-from adagp.training.errors import RunFolderError
+from adagp.training.errors import FolderInUseError, RunFolderError
 
+_POLL_SECONDS = 0.2
 _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK)
 
 
@@ -22,7 +24,8 @@ def lock(folder: Path) -> BaseFileLock:
     On a file system without locks nothing is locked.
 
     Raises:
-        RunFolderError: When another process holds the lock, or the folder cannot be written to.
+        FolderInUseError: When another process holds the lock.
+        RunFolderError: When the folder cannot be written to.
     """
     path = folder.resolve() / ".lock"
     held = FileLock(path, blocking=False, thread_local=False, is_singleton=True, fallback_to_soft=False)
@@ -31,7 +34,7 @@ def lock(folder: Path) -> BaseFileLock:
     try:
         held.acquire()
     except Timeout:
-        raise RunFolderError(
+        raise FolderInUseError(
             f"folder '{folder}' is in use by another process ({_owner(path)}): wait until it ends, or choose another "
             "--out"
         ) from None
@@ -44,6 +47,23 @@ def lock(folder: Path) -> BaseFileLock:
     with suppress(OSError):  # on a full disk the owner stays unnamed
         path.write_text(f"pid {os.getpid()}\n", encoding="utf-8")
     return held
+
+
+def waiting_lock(folder: Path, patience_seconds: float = 600.0) -> BaseFileLock:
+    """Lock an existing folder as soon as no other process holds it; the caller releases it.
+
+    Raises:
+        FolderInUseError: When another process holds the lock for longer than `patience_seconds`.
+        RunFolderError: When the folder cannot be written to.
+    """
+    end = time.monotonic() + patience_seconds
+    while True:
+        try:
+            return lock(folder)
+        except FolderInUseError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(_POLL_SECONDS)
 
 
 def _owner(path: Path) -> str:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
@@ -11,12 +13,13 @@ from torch import Tensor
 from adagp.data import AnyDataSet
 from adagp.measure import clock, peak_bytes
 from adagp.schedules import Schedule
-from adagp.training import methods, tasks
+from adagp.training import methods, rivals, tasks
 from adagp.training.batch_kinds import BATCH_KINDS, batch_kind
 from adagp.training.errors import CheckpointError, DivergedError, RecipeError
 from adagp.training.planning import build_schedule
 from adagp.training.recipe import Recipe
-from adagp.training.run.build import attach, build_optimizer
+from adagp.training.rivals.rival import TrainingBatch
+from adagp.training.run.build import attach, build_optimizer, load_weights
 from adagp.training.run.consistency import contradiction, other_recipe
 from adagp.training.run.error_context import error_context
 from adagp.training.run.feed import BatchFeed
@@ -26,7 +29,7 @@ from adagp.training.run.randomness import RandomState
 from adagp.training.run.records import EpochRecord, EpochTally
 from adagp.training.run.state import fault, optimizer_fault, rows_fault
 from adagp.training.run.world import World
-from adagp.training.tasks import Evaluation, Metric
+from adagp.training.tasks import Evaluation, Metric, Task
 
 _QUALITY = ("cosine", "norm_ratio", "mse", "mape", "trust", "batches")
 
@@ -46,6 +49,7 @@ class Run:
         schedule: Schedule | None = None,
         label: str | None = None,
         world: World | None = None,
+        progress: float | None = None,
     ) -> None:
         """Build everything; nothing is trained yet.
 
@@ -56,6 +60,7 @@ class Run:
             schedule: Replaces the method's own schedule, for calibration.
             label: The run's name in messages (default: its method and seed).
             world: The ranks that share every batch (default: this process alone).
+            progress: The part of the run that rivals are to take as done in every batch, for calibration.
 
         Raises:
             RecipeError: When the data does not fill one batch, or the recipe's layers are not in the model.
@@ -65,10 +70,12 @@ class Run:
         self.device = device or torch.device("cpu")
         self.world = world or World()
         self.world.check_batch_size(recipe.batch_size)
+        self._refuse_ranks()
         self.ranks = self.world.size
         """The number of ranks that trained it last."""
         self._clock = clock(self.device)
-        self.task = tasks.build(recipe, dataset)
+        self._rival, self._progress = rivals.build(recipe), progress
+        self.task = build_task(recipe, dataset)
         self.steps_per_epoch = self.task.steps_per_epoch
         self.total_steps = recipe.steps or recipe.epochs * self.steps_per_epoch
         self.total_epochs = math.ceil(self.total_steps / self.steps_per_epoch)
@@ -85,17 +92,25 @@ class Run:
         self.batch_seconds: dict[str, list[float]] = {kind: [] for kind in BATCH_KINDS}
         self.predictor_batch_seconds: dict[str, list[float]] = {kind: [] for kind in BATCH_KINDS}
 
+    def _refuse_ranks(self) -> None:
+        """Rivals know one process: what they remember of samples is not shared."""
+        if self.world.size > 1 and type(rivals.build(self.recipe)) is not rivals.Rival:
+            raise RecipeError(f"method {self.recipe.method} trains in one process: start it without torchrun")
+
     def _build_network(self, schedule: Schedule | None) -> None:
         recipe = self.recipe
         # Off the CPU, each reading of the clock would make the device wait.
         timer = self._clock if self.device.type == "cpu" else None
         try:
             self.model = self.task.build_model().to(self.device)
+            if recipe.weights is not None:
+                load_weights(self.model, recipe.weights)
             self.optimizer = build_optimizer(recipe, self.model)
             self.schedule = schedule or build_schedule(recipe, self.model, self.total_steps, self.steps_per_epoch)
             self.task.check_scales(self.model, self.schedule.scales)
             self._network = self.world.wrap(self.model, methods.get(recipe.method).planning)
             self.gp = attach(recipe, self._network, self.optimizer, self.schedule, timer)
+            self._rival.begin(self.task, self.model, recipe.seed, self.total_steps)
         except ValueError as error:
             raise RecipeError(str(error)) from error
 
@@ -137,17 +152,22 @@ class Run:
         self._lr.before_batch(step)
         predictor_before = self.gp.predictor_seconds
         epoch, index = divmod(step, self.steps_per_epoch)
+        progress = step / self.total_steps if self._progress is None else self._progress
 
         def closure(scale: float) -> Tensor:
             batch, remaining = self._feed.batch(epoch, index, scale)
             own = self.task.share(batch, self.world.rank, self.world.size)
-            return self.task.loss(self._network, own, self.device, remaining)
+            return self._rival.loss(
+                TrainingBatch(self.task, self._network, own, self.device, remaining, epoch, index, progress)
+            )
 
         with self._random:
             self.world.seed_batch(self.recipe.seed, step)
             begin = self._clock()
             with error_context(f"{self.name}, epoch {epoch + 1}, batch {index + 1}", self.recipe):
+                self._rival.before_batch(self.model, progress)
                 loss_tensor = self.gp.step(closure)
+                self._rival.after_batch(self.model)
                 loss = None if loss_tensor is None else self.world.mean(float(loss_tensor))
             seconds = self._clock() - begin
         self._count(kind, seconds, self.gp.predictor_seconds - predictor_before, loss)
@@ -211,10 +231,27 @@ class Run:
     def _evaluate(self) -> Evaluation:
         last = self.step_index >= self.total_steps or self.diverged is not None
         self.model.eval()
-        with torch.no_grad(), self._random, error_context(f"{self.name}, evaluation", self.recipe):
+        with torch.no_grad(), self._random, error_context(f"{self.name}, evaluation", self.recipe), self._judged():
             evaluation = self.task.evaluate(self.model, self.device, last=last)
         self.model.train()
         return evaluation
+
+    @contextmanager
+    def _judged(self) -> Iterator[None]:
+        """The weights that count are those of the model inside."""
+        counting = self._rival.weights(self.model)
+        if counting is None:
+            yield
+            return
+        trained = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.model.load_state_dict(counting)
+        yield
+        self.model.load_state_dict(trained)
+
+    def weights(self) -> dict[str, Tensor]:
+        """The weights that are evaluated and kept: those of the model, or what its method makes of them."""
+        own: dict[str, Tensor] = self.model.state_dict()
+        return self._rival.weights(self.model) or own
 
     def median_ms(self) -> dict[str, float]:
         """Median milliseconds of a batch, for each kind that occurred."""
@@ -222,7 +259,9 @@ class Run:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue bit for bit: tensors and plain values only."""
+        rival = self._rival.state_dict()
         return {
+            **({"rival": rival} if rival else {}),
             "recipe": self.recipe.to_dict(),
             "digest": self.recipe.digest(),
             "model": self.model.state_dict(),
@@ -255,6 +294,7 @@ class Run:
             self.gp.load_state_dict(state["gp"])
             self._lr.load_state_dict(state["plateau"])
             self._random.load_state_dict({"states": [part.cpu() for part in state["random"]["states"]]})
+            self._rival.load_state_dict(state.get("rival", {}))
             self._tally = EpochTally(**state["tally"])
             self.records = [EpochRecord(**record) for record in state["records"]]
             self.diverged = state["diverged"]
@@ -319,7 +359,17 @@ def steps_per_epoch(recipe: Recipe, dataset: AnyDataSet) -> int:
     Raises:
         RecipeError: When the data does not fill one batch.
     """
-    return tasks.build(recipe, dataset).steps_per_epoch
+    return build_task(recipe, dataset).steps_per_epoch
+
+
+def build_task(recipe: Recipe, dataset: AnyDataSet) -> Task:
+    """The task of a recipe, as its method wants it.
+
+    Raises:
+        RecipeError: When the recipe does not fit the data.
+    """
+    rival = rivals.build(recipe)
+    return tasks.build(rival.recipe(recipe), rival.dataset(recipe, dataset))
 
 
 def _as_tensors(times: dict[str, list[float]]) -> dict[str, Tensor]:

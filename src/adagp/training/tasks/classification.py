@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from adagp import models
 from adagp.data import Batches, DataSet
-from adagp.models.inception_v3 import classification_loss
+from adagp.models.inception_v3 import WithAuxiliary, classification_loss
 from adagp.training.errors import RecipeError
 from adagp.training.recipe import Recipe
 from adagp.training.tasks.images import ImageTask
@@ -65,6 +65,25 @@ class Classification(ImageTask):
             **self._recipe.sizes,
         )
         return self._in_layout(model)
+
+    @property
+    def train_items(self) -> int:
+        """Training images."""
+        return self._train.count
+
+    def members(self, epoch: int, index: int) -> Tensor:
+        """Indices of the images in a batch."""
+        return self._train.members(epoch, index)
+
+    def take(self, batch: Batch, places: Tensor) -> Batch:
+        """Some images with their labels."""
+        return batch[0][places], batch[1][places]
+
+    def sample_losses(self, model: nn.Module, batch: Batch, device: torch.device) -> Tensor:
+        """Cross-entropy of every image; auxiliary heads do not count."""
+        output, labels = model(self._move(batch[0], device)), batch[1].to(device)
+        logits = output[0] if isinstance(output, WithAuxiliary) else output
+        return functional.cross_entropy(logits, labels, reduction="none", label_smoothing=self._recipe.label_smoothing)
 
     def share(self, batch: Batch, rank: int, count: int) -> Batch:
         """Every `count`-th image."""

@@ -20,6 +20,13 @@ class ImageBatches(Protocol):
     def examples_per_epoch(self) -> int:
         """Images in an epoch."""
 
+    @property
+    def count(self) -> int:
+        """Images in the split."""
+
+    def members(self, epoch: int, batch: int) -> Tensor:
+        """Indices of the images of a batch."""
+
     def __len__(self) -> int:
         """Batches in an epoch."""
 

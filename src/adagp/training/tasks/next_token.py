@@ -17,7 +17,7 @@ from adagp.training.errors import RecipeError
 from adagp.training.recipe import Recipe
 from adagp.training.tasks.keeping import keep_vocabulary
 from adagp.training.tasks.task import Evaluation, Metric, check_batch_size
-from adagp.training.tasks.token_scores import token_scores
+from adagp.training.tasks.tokens import token_losses, token_scores
 
 _EVALUATION_TOKENS = 8192
 WORST_PERPLEXITY = 1e6
@@ -80,6 +80,24 @@ class NextToken:
     def epoch(self, epoch: int, start: int, scale_of: ScaleOf = full_size) -> Iterator[Tensor]:
         """Sequences of tokens, shorter in coarse batches."""
         return self._train.epoch(epoch, start, scale_of)
+
+    @property
+    def train_items(self) -> int:
+        """Training sequences."""
+        return self._train.count
+
+    def members(self, epoch: int, index: int) -> Tensor:
+        """Indices of the sequences in a batch."""
+        return self._train.members(epoch, index)
+
+    def take(self, batch: Tensor, places: Tensor) -> Tensor:
+        """Some sequences."""
+        return batch[places]
+
+    def sample_losses(self, model: nn.Module, batch: Tensor, device: torch.device) -> Tensor:
+        """Mean cross-entropy of the tokens of every sequence."""
+        logits, wanted = _next_tokens(model, batch, device)
+        return token_losses(logits, wanted, len(batch), self._recipe.label_smoothing)
 
     def share(self, batch: Tensor, rank: int, count: int) -> Tensor:
         """Every `count`-th sequence."""

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -113,6 +113,24 @@ class Task(Protocol):
         Raises:
             RunFolderError: When the folder holds other such files, or they cannot be written.
         """
+
+
+@runtime_checkable
+class SampleTask(Task, Protocol):
+    """A task that knows the loss of every sample; detection does not, as its loss is a sum over boxes."""
+
+    @property
+    def train_items(self) -> int:
+        """Training items."""
+
+    def members(self, epoch: int, index: int) -> Tensor:
+        """Indices of the training items in a batch."""
+
+    def take(self, batch: Any, places: Tensor) -> Any:
+        """Some samples of a batch, by their places in it."""
+
+    def sample_losses(self, model: nn.Module, batch: Any, device: torch.device) -> Tensor:
+        """The loss of every sample of a batch, at full size."""
 
 
 def check_batch_size(recipe: Recipe, available: int, items: str, data: str) -> None:

@@ -20,7 +20,7 @@ from adagp.training.errors import RecipeError
 from adagp.training.recipe import Recipe
 from adagp.training.tasks.keeping import keep_vocabulary
 from adagp.training.tasks.task import Evaluation, Metric, check_batch_size
-from adagp.training.tasks.token_scores import token_scores
+from adagp.training.tasks.tokens import token_losses, token_scores
 
 _EVALUATION_BATCH = 100
 
@@ -89,6 +89,24 @@ class TextTranslation:
     def epoch(self, epoch: int, start: int, scale_of: ScaleOf = full_size) -> Iterator[Batch]:
         """Token numbers of sources and targets; `check_scales` lets no other scale than 1 through."""
         return self._train.epoch(epoch, start)
+
+    @property
+    def train_items(self) -> int:
+        """Training pairs."""
+        return self._train.count
+
+    def members(self, epoch: int, index: int) -> Tensor:
+        """Indices of the pairs in a batch."""
+        return self._train.members(epoch, index)
+
+    def take(self, batch: Batch, places: Tensor) -> Batch:
+        """Some pairs."""
+        return batch[0][places], batch[1][places]
+
+    def sample_losses(self, model: nn.Module, batch: Batch, device: torch.device) -> Tensor:
+        """Mean cross-entropy of the tokens of every translation."""
+        logits, wanted = _next_tokens(model, batch, device)
+        return token_losses(logits, wanted, len(batch[0]), self._recipe.label_smoothing)
 
     def share(self, batch: Batch, rank: int, count: int) -> Batch:
         """Every `count`-th pair."""

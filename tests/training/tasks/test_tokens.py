@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from adagp.data.vocabulary import PAD
-from adagp.training.tasks.token_scores import token_scores
+from adagp.training.tasks.tokens import token_scores
 
 
 def test_padding_does_not_count_and_every_other_token_weighs_the_same() -> None:
