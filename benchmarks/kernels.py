@@ -2,15 +2,20 @@
 
 It measures what `adagp reproduce approximation-kernel` prints, and checks it against the goal: faster on each of the
 eight shapes of the paper's table 1, and three times as fast on six of them, in each layout.
+
+It names the vector instructions of both sides. `CXX="c++ -mno-avx512f"` shows what a processor without AVX-512 would
+make of our side, and `ONEDNN_MAX_CPU_ISA=AVX2` of torch's.
 """
 
 import argparse
 import json
+import os
 import sys
 
 import torch
 
 from adagp.kernels import topk_backends
+from adagp.kernels.build import instruction_set
 from adagp.measure import cpu_threads
 from adagp.report import to_markdown
 from adagp.reproduce.topk_kernel import BATCH_SIZE, LAYOUTS, kernel_table, measure_table, shortfalls
@@ -35,7 +40,11 @@ def main() -> int:
             batch_size=options.batch_size,
         )
     missing = shortfalls(timings)
-    machine = f"{here['processor']}, {here['threads']} threads, torch {torch.__version__}"
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", torch.backends.cpu.get_cpu_capability())
+    machine = (
+        f"{here['processor']}, {here['threads']} threads, torch {torch.__version__}; topk compiled for "
+        f"{instruction_set()}, dense for {limit}"
+    )
     if options.json:
         rows = [
             {

@@ -2,6 +2,7 @@
 
 import ctypes
 import logging
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +12,20 @@ import pytest
 import torch
 
 from adagp.files import cache_folder
-from adagp.kernels import build, choose_topk, compiled, library, topk_backends, topk_weight_grad
-from tests.kernels.cases import needs_compiler
+from adagp.kernels import (
+    build,
+    choose_topk,
+    compiled,
+    library,
+    reference,
+    sampled_compiled,
+    sampled_portable,
+    topk_backends,
+    topk_weight_grad,
+)
+from adagp.kernels.geometry import geometry
+from adagp.kernels.sampling import draw
+from tests.kernels.cases import assert_same, needs_compiler
 
 SOURCE = """
 extern "C" int answer() { return 42; }
@@ -31,11 +44,37 @@ X, GRAD = torch.randn(2, 3, 6, 6), torch.randn(2, 4, 6, 6)
 def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test begins without any library and leaves none of its own behind."""
     monkeypatch.setenv("ADAGP_CACHE", str(tmp_path / "cache"))
-    compiled._functions.cache_clear()
-    library.load.cache_clear()
+    _forget()
     yield
-    compiled._functions.cache_clear()
-    library.load.cache_clear()
+    _forget()
+
+
+def _forget() -> None:
+    for known in (compiled._functions, sampled_compiled._functions, library.load):
+        known.cache_clear()
+
+
+@needs_compiler
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="these flags are for x86 processors")
+@pytest.mark.parametrize(("flag", "instructions"), [("-mno-avx512f", ("AVX2", "AVX")), ("-mno-avx", ("SSE2",))])
+def test_kernels_for_other_processors_give_the_same(
+    flag: str, instructions: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", f"{build._compiler()[0]} {flag}")
+    assert build.instruction_set() in instructions
+    torch.manual_seed(0)
+    for channels, size, k in ((70, 5, 1), (32, 12, 1), (5, 9, 3)):  # wide blocks, narrow ones, in place
+        for layout in (torch.contiguous_format, torch.channels_last):
+            for dtype in (torch.float32, torch.float64):
+                x = torch.randn(3, channels, size, size).to(dtype, memory_format=layout)
+                grad = torch.randn(3, channels, size, size).to(dtype, memory_format=layout)
+                conv = geometry((channels, channels, 3, 3), 1, 1, 1, 1)
+                assert_same(compiled.weight_grad(x, grad, conv, k), reference.weight_grad(x, grad, conv, k))
+                ours, torchs = (way.score(x, grad, conv, True).scores for way in (sampled_compiled, sampled_portable))
+                assert torch.allclose(ours, torchs, rtol=1e-3)
+                drawn = draw(torch.full((len(ours),), 0.4, dtype=torch.float64), 0.2)
+                sums = [way.sum_rows(x, grad, conv, drawn) for way in (sampled_compiled, sampled_portable)]
+                assert_same(sums[0][0], sums[1][0])
 
 
 @pytest.fixture

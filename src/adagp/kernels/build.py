@@ -19,6 +19,7 @@ from adagp.files import cache_folder
 _LOG = logging.getLogger(__name__)
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-shared")
 _COMPILERS = ("c++", "g++", "clang++")
+_INSTRUCTION_SETS = {"AVX-512": "__AVX512F__", "AVX2": "__AVX2__", "AVX": "__AVX__", "SSE2": "__SSE2__"}
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _TIMEOUT_SECONDS = 120
 
@@ -35,7 +36,7 @@ def shared_library(source: Path) -> Path:
     """
     compiler = _compiler()
     # The predefined macros identify compiler and processor, so that different machines can share a home folder.
-    identity = _run([*compiler, *_FLAGS, "-dM", "-E", "-x", "c++", os.devnull])
+    identity = _macros(compiler)
     key = hashlib.sha256(b"\0".join([source.read_bytes(), " ".join(_FLAGS).encode(), identity])).hexdigest()[:24]
     library = cache_folder() / f"{source.stem}-{key}.so"
     if _is_intact(library):
@@ -55,6 +56,20 @@ def shared_library(source: Path) -> Path:
         ) from error
     _LOG.info("compiled %s into %s", source.name, library)
     return library
+
+
+def instruction_set() -> str:
+    """The vector instructions that libraries are compiled for: `AVX-512`, `AVX2` and so on.
+
+    Raises:
+        CannotBuildError: if there is no compiler, or it failed.
+    """
+    defined = _macros(_compiler()).decode(errors="replace").split()
+    return next((name for name, macro in _INSTRUCTION_SETS.items() if macro in defined), "no vectors that are known")
+
+
+def _macros(compiler: list[str]) -> bytes:
+    return _run([*compiler, *_FLAGS, "-dM", "-E", "-x", "c++", os.devnull])
 
 
 def _compiler() -> list[str]:

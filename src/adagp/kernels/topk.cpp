@@ -27,7 +27,17 @@ constexpr double kReadsToPackPlanes = 0.3;
 // Entries read or packed, or eight products added: about half a millisecond. For less, waking a thread and waiting for it
 // is a poor bargain on a machine that does other work as well.
 constexpr double kWorkPerThread = 8e5;
+// As wide as the processor's own: a compiler makes poor work of wider ones.
+#if defined(__AVX512F__)
 constexpr int64_t kVectorBytes = 64;
+#elif defined(__AVX__)
+constexpr int64_t kVectorBytes = 32;
+#else
+constexpr int64_t kVectorBytes = 16;
+#endif
+// Vectors of a wide block of channels, whose sums are all held in registers.
+constexpr int kWide = kVectorBytes == 64 ? 4 : 8;
+constexpr int64_t kAlignment = 64;
 // Positions by which planes are turned into rows, or back: a few lines of each plane.
 constexpr int64_t kTile = 32;
 
@@ -57,8 +67,8 @@ template <typename T>
 class Buffer {
  public:
   explicit Buffer(int64_t count) {
-    const size_t bytes = (count * sizeof(T) / kVectorBytes + 1) * kVectorBytes;
-    data_ = static_cast<T*>(std::aligned_alloc(kVectorBytes, bytes));
+    const size_t bytes = (count * sizeof(T) / kAlignment + 1) * kAlignment;
+    data_ = static_cast<T*>(std::aligned_alloc(kAlignment, bytes));
     if (data_ == nullptr) throw std::bad_alloc();
   }
   Buffer(const Buffer&) = delete;
@@ -80,17 +90,11 @@ T magnitude(T value) {
 // One number from all lanes. Halving spares most of them the wait for each other.
 template <typename T, typename Join>
 T fold(typename Simd<T>::Vector vector, Join join) {
-  typedef T Half __attribute__((vector_size(kVectorBytes / 2)));
-  typedef T Quarter __attribute__((vector_size(kVectorBytes / 4)));
-  Half halves[2];
-  Quarter quarters[2];
-  std::memcpy(halves, &vector, sizeof(vector));
-  halves[0] = join(halves[0], halves[1]);
-  std::memcpy(quarters, halves, sizeof(Half));
-  quarters[0] = join(quarters[0], quarters[1]);
-  T result = quarters[0][0];
-  for (int64_t lane = 1; lane < Simd<T>::lanes / 4; ++lane) result = join(result, T(quarters[0][lane]));
-  return result;
+  T lanes[Simd<T>::lanes];
+  std::memcpy(lanes, &vector, sizeof(vector));
+  for (int64_t half = Simd<T>::lanes / 2; half > 0; half /= 2)
+    for (int64_t i = 0; i < half; ++i) lanes[i] = join(lanes[i], lanes[i + half]);
+  return lanes[0];
 }
 
 // The first position of this magnitude; 0 where there is none, as when all are NaN.
@@ -467,12 +471,12 @@ void choose(Problem p, const T* x, const T* grad, T* out) {
   const auto tasks = [&](int64_t vectors) { return p.groups * p.fan / (vectors * Simd<T>::lanes); };
   if (in_place)
     run<T, InPlace<T>>(p, x, grad, out);
-  else if (tasks(4) >= 2 * p.threads)
-    run<T, Packed<T, 4>>(p, x, grad, out);
-  else if (tasks(2) >= 2 * p.threads)
-    run<T, Packed<T, 2>>(p, x, grad, out);
+  else if (tasks(kWide) >= 2 * p.threads)
+    run<T, Packed<T, kWide>>(p, x, grad, out);
+  else if (tasks(kWide / 2) >= 2 * p.threads)
+    run<T, Packed<T, kWide / 2>>(p, x, grad, out);
   else
-    run<T, Packed<T, 1>>(p, x, grad, out);
+    run<T, Packed<T, kWide / 4>>(p, x, grad, out);
 }
 
 template <typename T>
