@@ -6,7 +6,7 @@ With one rank nothing is sent.
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from adagp._engine.layer_batch import LayerBatch
 from adagp._engine.setup import Setup
@@ -17,12 +17,24 @@ def average_received(setup: Setup, layers: Iterable[LayerBatch]) -> None:
     """Average what sources made of a layer's `grad_output`: the reducer knows nothing of it."""
     if setup.ranks.count == 1:
         return
-    parameters = [part for entry in layers if entry.spec.needs_grad_output for part in entry.layer.parameters()]
+    _average(setup, [part for entry in layers if entry.spec.needs_grad_output for part in entry.layer.parameters()])
+
+
+def _average(setup: Setup, parameters: Sequence[nn.Parameter]) -> None:
+    """The mean over all ranks of these gradients, where any rank has one."""
     reached = setup.ranks.totals([parameter.grad is not None for parameter in parameters], setup.device)
     served = [parameter for parameter, ranks in zip(parameters, reached, strict=True) if ranks]
     grads = [torch.zeros_like(part) if part.grad is None else part.grad for part in served]
     for parameter, grad, mean in zip(served, grads, setup.ranks.average(grads), strict=True):
         parameter.grad = grad.copy_(mean)
+
+
+def average_local(setup: Setup) -> None:
+    """Average all gradients of a batch with local losses, those of the heads too: no reducer has seen them."""
+    if setup.ranks.count == 1 or setup.local is None:
+        return
+    parameters = [*setup.parameters(), *setup.local.parameters()]
+    _average(setup, [parameter for parameter in parameters if parameter.requires_grad])
 
 
 def agree_on_events(

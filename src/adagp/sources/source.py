@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from adagp.layers import Layer, Rows
 from adagp.predictors import Features
@@ -24,6 +24,9 @@ class Source:
     spec: SourceSpec
     always_finite = False
     """Whether its rows are finite by construction, so that they are not checked. Subclasses must say so themselves."""
+
+    def attach(self, model: nn.Module) -> None:
+        """Look at the model once, before the first batch, and refuse one that the source cannot serve."""
 
     def wants_features(self, layer: str) -> bool:
         """Whether it uses this layer's features in this batch. Asked before the forward if `needs_features`."""
