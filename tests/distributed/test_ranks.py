@@ -8,7 +8,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from adagp import AdaGP, NonFiniteError, Phase, Plan, coarse, schedules
+from adagp.local import cross_entropy
 from adagp.predictors import FeatureSpec, Pooling
+from adagp.sources import Local
 from benchmarks.distributed import own_messages
 from tests.nets import batches, build, loss_of, sgd
 from tests.ranks import logged, on_ranks
@@ -437,3 +439,56 @@ def test_ranks_stay_identical_through_coarse_batches(name: str) -> None:
     assert one["reasons"] == two["reasons"], "both decide by what both measured"
     for a, b in zip(one["parameters"], two["parameters"], strict=True):
         assert (a == b).all()
+
+
+def train_locally(rank: int, count: int, accumulate: bool) -> dict[str, Any]:
+    """Local losses on every rank's own samples; ranks average the gradients of parts and heads."""
+    model = DistributedDataParallel(build())
+    source = Local(("2", "5"), loss=lambda output, target: cross_entropy(output, target) / (2 if accumulate else 1))
+    gp = AdaGP(model, sgd(model), schedules.always_local(), None, sources={"local": source})
+    grads: list[Any] = []
+    for x, y in batches(4, seed=rank):
+        with gp.batch(target=y) as batch:
+            if accumulate:
+                for part in (slice(0, 4), slice(4, 8)):
+                    batch.expect_local(y[part])
+                    batch.backward(loss_of(model, x[part], y[part]) / 2)
+            else:
+                batch.backward(loss_of(model, x, y))
+        grads.append([p.grad.clone().numpy() for p in model.parameters() if p.grad is not None])
+        batch.step()
+        gp.optimizer.zero_grad()
+    model(x)  # buffers are those of rank 0 from here on
+    return {
+        "grads": grads,
+        "parameters": [p.detach().numpy() for p in model.parameters()],
+        "heads": [p.detach().numpy() for p in source.parameters()],
+        "buffers": [b.numpy() for b in model.module.buffers()],
+        "syncs": model.require_backward_grad_sync,
+    }
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_ranks_stay_identical_with_local_losses(accumulate: bool) -> None:
+    one, two = on_ranks(2, train_locally, accumulate)
+    assert one["syncs"] is True
+    for part in ("parameters", "heads"):
+        assert one[part]
+        for a, b in zip(one[part], two[part], strict=True):
+            assert (a == b).all()
+    # The first gradient is the mean of those that each rank's samples give alone.
+    alone = [_local_alone(rank, accumulate) for rank in range(2)]
+    for found, *each in zip(one["grads"][0], *alone, strict=True):
+        torch.testing.assert_close(torch.from_numpy(found), torch.stack(each).mean(0))
+
+
+def _local_alone(rank: int, accumulate: bool) -> list[Tensor]:
+    model = build()
+    source = Local(("2", "5"), loss=lambda output, target: cross_entropy(output, target) / (2 if accumulate else 1))
+    gp = AdaGP(model, sgd(model), schedules.always_local(), None, sources={"local": source})
+    x, y = batches(1, seed=rank)[0]
+    with gp.batch(target=y) as batch:
+        for part in (slice(0, 4), slice(4, 8)) if accumulate else (slice(0, 8),):
+            batch.expect_local(y[part])
+            batch.backward(loss_of(model, x[part], y[part]) / (2 if accumulate else 1))
+    return [p.grad for p in model.parameters() if p.grad is not None]

@@ -119,7 +119,7 @@ def test_a_plan_of_all_sources_trains() -> None:
     ((x, y),) = batches(1)
     losses = [float(gp.step(lambda: loss_of(model, x, y)) or 0) for _ in range(120)]
     assert sum(losses[-6:]) < 0.5 * sum(losses[:6])
-    assert gp.counts().keys() >= names()
+    assert gp.counts().keys() >= names() - {"local"}  # it needs a target
 
 
 @pytest.mark.parametrize("cut", [3, 8])

@@ -8,10 +8,11 @@ A batch that is given in several `with` blocks is completed by the last of them.
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from math import inf
 from types import TracebackType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,7 @@ from adagp._engine.forward import ForwardPass
 from adagp._engine.graph import GraphCut
 from adagp._engine.layer_batch import LayerBatch, layer_batch
 from adagp._engine.learning import find_true_grads, notice_missing_gradients, teach
+from adagp._engine.local import LocalLosses
 from adagp._engine.planning import next_plan, resolve_plan
 from adagp._engine.progress import Progress
 from adagp._engine.scaling import Backward, LossScaling
@@ -52,6 +54,11 @@ class Batch:
         """Whether a prediction or the loss was not finite in GP; nothing was applied, or nothing more if immediate."""
         self._timed = partial(progress.timed, setup.options.timer)  # not a method: it would keep the batch alive
         self._graph = GraphCut(setup, self.step_index)
+        self._local = None
+        if setup.local is not None:
+            backward, is_scaled = self._scaling.backward, self._scaling.is_enabled
+            self._local = LocalLosses(setup, current, setup.local, self.step_index, backward, is_scaled)
+        self._unsynchronised = ExitStack()
         self._forward = ForwardPass(
             self.plan.phase,
             self.step_index,
@@ -63,6 +70,7 @@ class Batch:
             ),
             self._graph,
             current,
+            self._local,
             self._update_now if setup.options.immediate else None,
             counts_macs=self._checks_finite is None,
         )
@@ -89,6 +97,8 @@ class Batch:
             for name, task in self.resolved.tasks.items()
         }
         self._forward.layers = self._layers
+        if self._local is not None:
+            self._local.resolved = self.resolved
 
     @property
     def scale(self) -> float:
@@ -109,6 +119,18 @@ class Batch:
             raise ValueError("scaler: give every micro-batch of a batch the same one")
         self._is_last = last
         return self
+
+    def expect_local(self, target: Any, by: Backward | None = None) -> None:
+        """Say before a forward what local losses compare with, and who runs their backward."""
+        if self._local is not None:
+            self._local.target, self._local.by = target, by
+        elif target is not None:
+            raise ValueError("target: no plan of the schedule asks for local losses: leave it out")
+
+    @property
+    def ran_local(self) -> bool:
+        """Whether a part of the network has had its backward, in the forward."""
+        return self._local is not None and self._local.has_run
 
     @property
     def is_whole(self) -> bool:
@@ -136,6 +158,8 @@ class Batch:
         for source in self._setup.sources.values():
             source.begin(self.plan)
         self._graph.cut(self.resolved, self._layers.values(), self._without_source())
+        if self._local is not None:
+            self._unsynchronised.enter_context(self._local.unsynchronised())
         self._forward.listen()
         return self
 
@@ -172,6 +196,10 @@ class Batch:
                 runs only to find by how much it divides the loss, and only for predictors that ask for its gradient.
         """
         _refuse_shape(loss)
+        if self.ran_local and self._local is not None and by is not self._local.by:
+            raise ValueError(
+                "by: local losses have had their backward in the forward already: use gp.step(closure, backward=...)"
+            )
         with self._forward.paused():
             if self.plan.phase is Phase.GP:
                 if self.needs_forward:  # otherwise ranks exchange nothing, and could not agree on what to do about it
@@ -222,6 +250,7 @@ class Batch:
         """Supply the other gradients and let everything learn, unless more micro-batches follow."""
         self._forward.pause()
         changed = self._graph.restore()
+        self._unsynchronised.close()
         self.has_begun = True
         if kind is not None:
             self._end()
@@ -252,6 +281,7 @@ class Batch:
             if not self.failed:
                 self._scaling.unscale(supplied)
                 alignments = self._learn(shared.features, supplied)
+                self._step_heads()
         if self.failed:
             self._discard()
             self._progress.count("fallback")
@@ -283,8 +313,11 @@ class Batch:
         if self._setup.needs.needs_loss_grad:
             loss_grad = self._forward.recorder.weigh_inputs(self._scaling.of_gradients)
             is_missing = loss_grad is None and any(entry.uses_features and entry.has_run for entry in layers)
+        if self._local is not None:
+            self.loss_is_finite &= self._local.losses_are_finite
         own = Findings(self.loss_is_finite, is_missing, loss_grad)
-        shared = share(self._setup, layers, own, with_features=not (is_gp and self._setup.options.immediate))
+        with_features = not (is_gp and self._setup.options.immediate)
+        shared = share(self._setup, layers, own, self._unshared(), with_features)
         self.loss_is_finite = shared.findings.loss_is_finite
         if is_gp:
             self.failed |= not self.loss_is_finite
@@ -297,6 +330,13 @@ class Batch:
                 "give it to batch.backward in GP too"
             )
         return shared
+
+    def _unshared(self) -> list[nn.Parameter]:
+        """The parameters whose gradients no reducer has seen: from a layer's `grad_output`, or from local losses."""
+        if self._local is not None and self.resolved.is_local:
+            return [part for part in (*self._setup.parameters(), *self._local.head_parameters()) if part.requires_grad]
+        layers = self._layers.values()
+        return [part for entry in layers if entry.spec.needs_grad_output for part in entry.layer.parameters()]
 
     def _supply(self, shared: Shared) -> list[LayerBatch]:
         """Every source without a backward writes its layers' gradients; those layers are returned."""
@@ -339,7 +379,17 @@ class Batch:
 
     def _count(self, entry: LayerBatch) -> None:
         """Count what the optimizer will find: a source that gave nothing was a skip."""
-        self._progress.count("skip" if entry.layer.weight.grad is None else entry.spec.name)
+        self._progress.count(entry.spec.name if entry.has_gradient else "skip")
+
+    def _step_heads(self) -> None:
+        """Update the heads of local losses: they are no part of the model, and nobody else does."""
+        if self._local is None or not self.resolved.is_local:
+            return
+        self._progress.count(
+            "local", sum(entry.spec.is_local and entry.has_gradient for entry in self._layers.values())
+        )
+        if not self._local.step_heads(self._scaling.of_gradients):
+            self._progress.count("nonfinite")
 
     # --- everything learns
 
@@ -398,6 +448,8 @@ class Batch:
         """Leave nothing for the optimizer to apply."""
         for parameter in self._setup.parameters():
             parameter.grad = None
+        if self._local is not None:
+            self._local.discard()
 
     def _advance(self, alignments: Mapping[str, GradientAlignment]) -> None:
         """Go on to the next step. After a failed batch it is plain backpropagation."""

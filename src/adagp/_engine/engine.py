@@ -16,12 +16,14 @@ from torch.utils.hooks import RemovableHandle
 from adagp._engine import saved_state
 from adagp._engine.batch import Batch
 from adagp._engine.capture.hooks import (
+    CallToCutHook,
     Current,
     GroupNormHook,
     LayerHook,
     ModelCallHook,
     ModelOutputHook,
     OrderHook,
+    hook_cuts,
 )
 from adagp._engine.coverage import coverage, covered_layers
 from adagp._engine.finite import NonFiniteError
@@ -107,6 +109,9 @@ class AdaGP:
                 model.register_forward_pre_hook(ModelCallHook(current, model)),
                 model.register_forward_hook(ModelOutputHook(current, model)),
             ]
+        if setup.local is not None:
+            hooks.append(setup.model.register_forward_pre_hook(CallToCutHook(current, setup.model), with_kwargs=True))
+            hook_cuts(current, setup.model, setup.local.named_cuts)
         return hooks
 
     def _hook_in_for_order(self) -> list[RemovableHandle]:
@@ -169,6 +174,8 @@ class AdaGP:
         scaler: GradScaler | None = None,
         backward: Backward | None = None,
         last: bool = True,
+        *,
+        target: Any = None,
     ) -> Tensor | None: ...
 
     @overload
@@ -178,6 +185,8 @@ class AdaGP:
         scaler: GradScaler | None = None,
         backward: Backward | None = None,
         last: bool = True,
+        *,
+        target: Any = None,
     ) -> tuple[Tensor, *More] | None: ...
 
     def step(
@@ -186,6 +195,8 @@ class AdaGP:
         scaler: GradScaler | None = None,
         backward: Backward | None = None,
         last: bool = True,
+        *,
+        target: Any = None,
     ) -> Any:
         """Run one batch: forward, gradients, optimizer.
 
@@ -197,6 +208,8 @@ class AdaGP:
             backward: Runs the backward in another library's way, such as `accelerator.backward`.
             last: Whether this is the last micro-batch of its batch. If not, gradients accumulate and nothing is
                 updated: the next call goes on with the same batch.
+            target: What local losses compare the output of their heads with, such as the labels. No other source
+                looks at it.
 
         Returns:
             The detached loss, in a tuple with the rest where the closure gave one; None where the forward was left
@@ -210,7 +223,7 @@ class AdaGP:
         if self._setup.uses_lbfgs:
             result = self._step_lbfgs(evaluate, backward)
         else:
-            batch, result = self._evaluate(evaluate, scaler, backward, last)
+            batch, result = self._evaluate(evaluate, scaler, backward, last, target)
             if not last:
                 return result
             batch.step()
@@ -247,20 +260,26 @@ class AdaGP:
         def evaluate() -> float:
             self._progress.step_index = first
             self.optimizer.zero_grad(set_to_none=True)
-            results.append(self._evaluate(closure, None, backward, last=True)[1])
+            results.append(self._evaluate(closure, None, backward, last=True, target=None)[1])
             return float(_loss_of(results[-1]))
 
         self.optimizer.step(evaluate)
         return results[0]
 
     def _evaluate(
-        self, closure: Callable[[float], Any], scaler: GradScaler | None, backward: Backward | None, last: bool
+        self,
+        closure: Callable[[float], Any],
+        scaler: GradScaler | None,
+        backward: Backward | None,
+        last: bool,
+        target: Any,
     ) -> tuple[Batch, Any]:
         """One batch, and what the closure returned; a GP batch that is not finite is done again with backprop.
 
         Of an accumulated batch only the last micro-batch is here: nothing is applied, and the next batch is backprop.
         """
         begun = self._open(scaler, last)
+        begun.expect_local(target, backward)
         is_whole = begun.is_whole
         batch, result = self._evaluate_once(begun, closure, backward)
         if batch.failed and is_whole:  # it left nothing behind, and the next plan is backprop: the same step again
@@ -277,7 +296,11 @@ class AdaGP:
                 return batch, None
             with _explained_gp(batch):
                 result = closure(batch.scale)
-            if is_first and any(parameter.grad is not None for parameter in self._setup.parameters()):
+            if (
+                is_first
+                and not batch.ran_local
+                and any(parameter.grad is not None for parameter in self._setup.parameters())
+            ):
                 raise RuntimeError("the closure called backward, which gp.step does itself: return the loss, no more")
             batch.backward(_loss_of(result), backward)
         loss = _loss_of(result).detach()
@@ -317,7 +340,7 @@ class AdaGP:
             return "the output of every covered layer is finite"
         return f"layer {found[0]!r} is the first whose output is not finite"
 
-    def batch(self, scaler: GradScaler | None = None, last: bool = True) -> Batch:
+    def batch(self, scaler: GradScaler | None = None, last: bool = True, *, target: Any = None) -> Batch:
         """Open one batch of the schedule, for loops that need their own hands; use it in a `with` statement.
 
         Several `backward` calls inside accumulate, as micro-batches do. When the block ends every `.grad` is in place.
@@ -327,13 +350,17 @@ class AdaGP:
                 that `by` scales with.
             last: Whether the block has the last micro-batch of its batch. If not, gradients accumulate, and the next
                 call goes on with the same batch. Between the blocks the model is as without a batch.
+            target: What local losses compare the output of their heads with. Where one block has several micro-batches,
+                call `batch.expect_local(target)` before the forward of each.
         """
         if self.schedule.wants_probes:
             raise ValueError(
                 f"{type(self.schedule).__name__} evaluates some batches at several scales, which only gp.step can do: "
                 "use gp.step, or schedules.progressive"
             )
-        return self._open(scaler, last)
+        batch = self._open(scaler, last)
+        batch.expect_local(target)
+        return batch
 
     def _open(self, scaler: GradScaler | None, last: bool) -> Batch:
         """The batch that has begun, or a new one."""
@@ -397,6 +424,8 @@ class AdaGP:
         self._begun = None
         _remove(self._hooks)
         _remove(self._order_hooks)
+        _remove(list(self._current.cut_hooks.values()))
+        self._current.cut_hooks.clear()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to resume, in plain types and tensors, so that it loads with `weights_only=True`."""

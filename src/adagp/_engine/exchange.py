@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from adagp._engine.layer_batch import LayerBatch
 from adagp._engine.setup import Setup
@@ -48,13 +48,20 @@ class Shared:
     samples: dict[str, int]
 
 
-def share(setup: Setup, layers: Sequence[LayerBatch], own: Findings, with_features: bool = True) -> Shared:
-    """Share what a batch showed; what sources made of a layer's `grad_output` is averaged in place.
+def share(
+    setup: Setup,
+    layers: Sequence[LayerBatch],
+    own: Findings,
+    unshared: Sequence[nn.Parameter] = (),
+    with_features: bool = True,
+) -> Shared:
+    """Share what a batch showed; gradients that no reducer has seen are averaged in place.
 
     Args:
         setup: The set-up.
         layers: The layers of the batch.
         own: What this rank found.
+        unshared: The parameters with such gradients.
         with_features: Whether anything still uses the features.
 
     Raises:
@@ -65,7 +72,7 @@ def share(setup: Setup, layers: Sequence[LayerBatch], own: Findings, with_featur
     parts = _feature_parts(setup, layers, own.loss_grad) if with_features else {}
     findings = own
     if setup.ranks.count > 1:
-        message = _Message(setup, layers, parts)
+        message = _Message(setup, layers, parts, unshared)
         events = [int(not own.loss_is_finite), int(own.lacks_loss_grad)]
         (failures, lacking), samples = message.send(events, samples)
         findings = Findings(not failures, bool(lacking), own.loss_grad)
@@ -109,12 +116,16 @@ def _features(
 class _Message:
     """One message: counts of what happened, and parts that are averaged."""
 
-    def __init__(self, setup: Setup, layers: Sequence[LayerBatch], parts: dict[Key, Tensor | None]) -> None:
-        """`parts` are what the predictor asked for."""
+    def __init__(
+        self,
+        setup: Setup,
+        layers: Sequence[LayerBatch],
+        parts: dict[Key, Tensor | None],
+        unshared: Sequence[nn.Parameter],
+    ) -> None:
+        """`parts` are what the predictor asked for, `unshared` the parameters whose gradients are averaged here."""
         self._ranks, self._device = setup.ranks, setup.device
-        self._layers, self._parts = layers, parts
-        # What sources made of a layer's `grad_output`: the reducer knows nothing of it.
-        self._received = [part for entry in layers if entry.spec.needs_grad_output for part in entry.layer.parameters()]
+        self._layers, self._parts, self._unshared = layers, parts, unshared
         self._fixed = _fixed_shapes(setup, layers)
         self._present: dict[Key, int] = {}
         self._has_new = False
@@ -125,9 +136,9 @@ class _Message:
         has_new = any(part is not None and part.shape != known.get(key) for key, part in self._parts.items())
         ran = [int(entry.has_run) for entry in self._layers]
         present = [int(part is not None) for part in self._parts.values()]
-        reached = [int(parameter.grad is not None) for parameter in self._received]
+        reached = [int(parameter.grad is not None) for parameter in self._unshared]
         counts = [[int(has_new)], events, samples, ran, present, reached]
-        grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in self._received]
+        grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in self._unshared]
         numbers = torch.tensor([float(number) for part in counts for number in part], device=self._device)
         total, *sums = self._ranks.sum([numbers, *(self._filled(key, known[key]) for key in known), *grads])
         found = [int(number) for number in total.tolist()]
@@ -136,7 +147,7 @@ class _Message:
         self._present = dict(zip(self._parts, present, strict=True))
         self._refuse_differences(ran)
         self._sums = dict(zip(known, sums[: len(known)], strict=True))
-        for parameter, grad, sum_, ranks in zip(self._received, grads, sums[len(known) :], reached, strict=True):
+        for parameter, grad, sum_, ranks in zip(self._unshared, grads, sums[len(known) :], reached, strict=True):
             if ranks:
                 parameter.grad = grad.copy_(sum_.div_(self._ranks.count))
         return events, samples

@@ -13,6 +13,7 @@ from adagp._engine.capture.hooks import Current
 from adagp._engine.capture.recorder import Recorder, watched_output
 from adagp._engine.graph import GraphCut
 from adagp._engine.layer_batch import LayerBatch
+from adagp._engine.local import LocalLosses
 from adagp.layers import Layer
 from adagp.schedules import Phase
 
@@ -27,6 +28,7 @@ class ForwardPass:
         recorder: Recorder,
         graph: GraphCut,
         current: Current,
+        local: LocalLosses | None,
         update_now: Callable[[LayerBatch], None] | None,
         counts_macs: bool,
     ) -> None:
@@ -38,6 +40,7 @@ class ForwardPass:
             recorder: Records what the predictor asked for.
             graph: What the plan cuts.
             current: Where hooks find this object while the batch is open.
+            local: The local losses; None where the schedule never asks for them.
             update_now: Updates a layer at once in GP; None where updates wait for the end of the batch.
             counts_macs: Whether to count the multiply-adds of the layers.
         """
@@ -46,7 +49,7 @@ class ForwardPass:
         self.macs = 0
         self.recorder = recorder
         self._phase, self._step_index, self._graph, self._current = phase, step_index, graph, current
-        self._update_now, self._counts_macs = update_now, counts_macs
+        self._local, self._update_now, self._counts_macs = local, update_now, counts_macs
         self._is_recording = False
         self._micro_batch = 0
         self._modes: list[bool] = []
@@ -82,7 +85,28 @@ class ForwardPass:
     @property
     def cuts_graph(self) -> bool:
         """Whether some parameters do not require grad because of the plan."""
-        return bool(self._graph)
+        return bool(self._graph) or (self._local is not None and self._local.cuts_graph)
+
+    def on_call_to_cut(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Called before the forward of a model that may be cut."""
+        if self._local is not None and self._is_recording:
+            on_call = self._local.on_call
+            (torch.compiler.disable(on_call) if torch.compiler.is_compiling() else on_call)(inputs, named)
+
+    def on_cut(self, name: str, output: Any) -> Tensor | None:
+        """Called by the forward hook of a module at which the network is cut."""
+        if self._local is None:
+            return None
+        if torch.compiler.is_compiling():  # a backward cannot be part of a compiled forward
+            outside: Tensor | None = torch.compiler.disable(self._at_cut)(self._local, name, output)
+            return outside
+        return self._at_cut(self._local, name, output)
+
+    def _at_cut(self, local: LocalLosses, name: str, output: Any) -> Tensor | None:
+        if not self._is_recording:
+            return local.at_cut(name, output, is_repeated=True)
+        with self.paused():
+            return local.at_cut(name, output, is_repeated=False)
 
     def on_model_call(self) -> None:
         """Called before the model's forward, where the predictor asks for the gradient of the loss at its output."""

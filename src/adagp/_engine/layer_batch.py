@@ -50,6 +50,11 @@ class LayerBatch:
         """Whether its forward hook was called."""
         return bool(self.samples)
 
+    @property
+    def has_gradient(self) -> bool:
+        """Whether the optimizer will find a gradient."""
+        return self.layer.weight.grad is not None
+
     def features(self) -> Features | None:
         """What was recorded, over all calls and micro-batches of this rank; None where nothing was.
 

@@ -55,7 +55,7 @@ def find_true_grads(setup: Setup, progress: Progress, layers: Iterable[LayerBatc
     """The true rows of every layer that backpropagation served."""
     true_grads: dict[str, Rows] = {}
     for entry in layers:
-        rows = entry.layer.gradient() if entry.spec.needs_graph else None
+        rows = entry.layer.gradient() if entry.spec.is_true else None
         if rows is None:
             continue
         if setup.depends_on_calls and not entry.has_run:

@@ -18,7 +18,7 @@ from adagp.layers import Layer
 from adagp.layers.coverage import find_layers, present_coverage, shared_layers, uncovered_parameters
 from adagp.predictors import FeatureSpec, Predictor
 from adagp.schedules import Plan, Schedule
-from adagp.sources import Source
+from adagp.sources import Local, Source
 
 logger = logging.getLogger("adagp")
 
@@ -97,6 +97,18 @@ class Setup:
             source.spec.uses_activations and not source.spec.needs_graph for source in self.sources.values()
         )
 
+    @cached_property
+    def weight_names(self) -> dict[str, str]:
+        """The names of the layers' weights among the model's parameters, by layer."""
+        names = {parameter: name for name, parameter in self.model.named_parameters()}
+        return {layer.name: names[layer.weight] for layer in self.layers}
+
+    @cached_property
+    def local(self) -> Local | None:
+        """The source of local losses, if the schedule may ask for it."""
+        found = self.sources.get("local")
+        return found if isinstance(found, Local) else None
+
     def parameters(self) -> list[nn.Parameter]:
         """All parameters that the optimizers hold now."""
         return _held(*self.optimizers)
@@ -165,7 +177,7 @@ def set_up(
         options=options,
     )
     for source in setup.sources.values():
-        source.attach(setup.layers)
+        source.attach(own, setup.layers)
     _refuse_what_cannot_work(setup)
     if known.sources - {"backprop"}:
         _warn_of_low_coverage(setup)

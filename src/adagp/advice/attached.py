@@ -31,7 +31,7 @@ class Attached:
         """
         self.subject = subject
         self.plan = BP
-        names = [name for name in specs() if name != "random"]
+        names = [name for name in specs() if name not in ("random", "local")]
         schedule = from_function(lambda step: self.plan, names)
         self.gp = AdaGP(subject.model, subject.optimizer, schedule, stop_on_nonfinite=False)
 

@@ -27,8 +27,9 @@ NO_TIME = "there is no time left for it"
 SAME_DIRECTION = "successive gradients still point the same way, which a larger learning rate would use at no cost"
 # Ends of the parts, as shares of the time that is left.
 _WARMUP_ENDS, _LAYERS_END, _AGREEMENT_ENDS = 0.2, 0.35, 0.55
-# These do not need the batch: they are no gradients of it, but what stands in for one.
-_LEFT_OUT = ("backprop", "skip", "random")
+# These do not need the batch: they are no gradients of it, but what stands in for one; or are of another loss.
+_LEFT_OUT = ("backprop", "skip", "random", "local")
+OTHER_LOSS = "its parts learn from losses of their own, which no single batch can judge; use `adagp compare`"
 PLAIN, PLAN = "plain", "the plan"
 PLAN_CODE = (
     'schedule = schedules.from_table(pathlib.Path("plan.txt").read_text(), schedules.layer_names(model))  # --plan',
@@ -74,6 +75,7 @@ def study_sources(
         plans, not_measured = _affordable(_plans(engine), subject, left / batch_seconds)
         if not engine.mixes_sources:
             not_measured |= {name: NO_MIXING for name, spec in specs().items() if _mixes(name, spec.needs_backward)}
+        not_measured["local"] = OTHER_LOSS
         if not plans:
             return SourceStudy(not_measured=not_measured)
         _warm_up(engine, lambda: is_over(_WARMUP_ENDS))

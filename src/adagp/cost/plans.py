@@ -106,6 +106,11 @@ class CostModel:
         engine leaves its forward out.
         """
         resolved = resolve(plan, list(self._layers))
+        if resolved.is_local:
+            raise ValueError(
+                "source local: its cuts and heads are found in training, so its cost cannot be counted before; "
+                "adagp.measure times a batch"
+            )
         covered = (task.source.name for task in resolved.tasks.values())
         rates = (plan.rates.get(name) for name in self._layers)
         others = (plan.source_of_uncovered(name) for name, _ in self._uncovered)

@@ -7,7 +7,7 @@ from adagp.schedules.adaptive import Adaptive, adaptive
 from adagp.schedules.approximation import APPROXIMATIONS, approximate, approximation
 from adagp.schedules.growing import Growing, growing
 from adagp.schedules.ladder import COARSE, Ladder, fixed, ladder
-from adagp.schedules.plan import Phase, Plan, Probe, Repeating, Schedule, always_backprop, from_function
+from adagp.schedules.plan import Phase, Plan, Probe, Repeating, Schedule, always_backprop, always_local, from_function
 from adagp.schedules.prefix import prefix
 from adagp.schedules.progressive import Progressive, progressive
 from adagp.schedules.resolve import LayerTask, ResolvedPlan, resolve
@@ -35,6 +35,7 @@ __all__ = [
     "SourceSpec",
     "adaptive",
     "always_backprop",
+    "always_local",
     "approximate",
     "approximation",
     "fixed",

@@ -71,6 +71,7 @@ class Plan:
 
 WARMUP = Plan(Phase.WARMUP, "backprop", NO_OVERRIDES, "warm-up")
 BACKPROP = Plan(Phase.BP, "backprop", NO_OVERRIDES, "BP")
+LOCAL = Plan(Phase.BP, "local", NO_OVERRIDES, "local")
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,11 @@ def from_function(function: Callable[[int], Plan], sources: Sequence[str] | None
 def always_backprop() -> Schedule:
     """Plain backpropagation in every batch."""
     return from_function(lambda step: BACKPROP, sources=["backprop"])
+
+
+def always_local() -> Schedule:
+    """Local losses in every batch: each part of the network learns from a head of its own; see `sources.Local`."""
+    return from_function(lambda step: LOCAL, sources=["local"])
 
 
 class Repeating(Schedule):

@@ -38,6 +38,11 @@ class ResolvedPlan:
         return any(task.source.needs_backward for task in self.tasks.values())
 
     @property
+    def is_local(self) -> bool:
+        """Whether a covered layer learns from a loss of its own part of the network."""
+        return any(task.source.is_local for task in self.tasks.values())
+
+    @property
     def needs_forward(self) -> bool:
         """Whether the forward pass must run for the sake of a covered layer."""
         return self.plan.phase is not Phase.GP or any(task.source.uses_activations for task in self.tasks.values())
@@ -82,7 +87,7 @@ def resolve(
         source = at_hand[plan.source(layer)]
         if plan.phase is Phase.GP and source.needs_backward:
             raise ValueError(f"a GP plan has no backward, but layer {layer!r} asks for it: use Phase.BP")
-        tasks[layer] = LayerTask(layer, source, has_predictor and source.needs_graph and not plan.is_coarse)
+        tasks[layer] = LayerTask(layer, source, has_predictor and source.is_true and not plan.is_coarse)
     return ResolvedPlan(plan, tasks)
 
 

@@ -46,6 +46,7 @@ class SourceSpec:
         needs_forward: The forward pass must run for another reason than these.
         remembers: It learns from true gradients.
         updates: The optimizer moves the weight; False where it is left alone.
+        is_local: What autograd computes is the gradient of a loss of the layer's own part of the network.
         unbiased: Its mean over many batches is that of the true gradient, so that it adds noise and nothing else.
         on_array: The accelerator model knows its cost.
         macs: Multiply-adds of supplying one layer's gradient.
@@ -61,6 +62,7 @@ class SourceSpec:
     needs_forward: bool = False
     remembers: bool = False
     updates: bool = True
+    is_local: bool = False
     unbiased: bool = False
     on_array: bool = False
     macs: Callable[[GradientWork], int] = lambda _: 0
@@ -69,6 +71,11 @@ class SourceSpec:
     def needs_backward(self) -> bool:
         """Whether a backward pass must run, which then leaves this layer's gradient in `.grad`."""
         return self.needs_graph or self.needs_grad_output
+
+    @property
+    def is_true(self) -> bool:
+        """Whether the gradient is that of the model's loss, by autograd, so that others can learn from it."""
+        return self.needs_graph and not self.is_local
 
     @property
     def uses_activations(self) -> bool:
@@ -117,6 +124,15 @@ _SPECS = {
             needs_grad_output=True,
             unbiased=True,
             macs=lambda work: round(work.macs * work.rate),
+        ),
+        SourceSpec(
+            "local",
+            "the gradient of a loss of its own part of the network, by autograd",
+            "O",
+            "#882255",
+            needs_graph=True,
+            is_local=True,
+            macs=lambda work: work.macs,
         ),
         SourceSpec("last", "the last true gradient", "L", "#CC79A7", remembers=True),
         SourceSpec("mean", "the running mean of the true gradients", "M", "#F0E442", remembers=True),

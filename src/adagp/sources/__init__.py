@@ -6,6 +6,7 @@ A source speaks for the whole layer, its weight and its bias.
 """
 
 from adagp.sources.backprop import Backprop
+from adagp.sources.local import Local
 from adagp.sources.noise import Random
 from adagp.sources.predicted import Predicted
 from adagp.sources.registry import build, register, unregister
@@ -20,6 +21,7 @@ __all__ = [
     "Backprop",
     "GradientRequest",
     "Last",
+    "Local",
     "Mean",
     "Predicted",
     "Random",

@@ -47,7 +47,7 @@ class Sampled(Source):
         rates = "".join(f", {layer}: {rate}" for layer, rate in sorted(self._rates.items()))
         return f"(rate={self._rate}{rates}, seed={self._seed})"
 
-    def attach(self, layers: Sequence[Layer]) -> None:
+    def attach(self, model: nn.Module, layers: Sequence[Layer]) -> None:
         """Refuse rates of layers that are not there."""
         unknown = sorted(self._rates.keys() - {layer.name for layer in layers})
         if unknown:

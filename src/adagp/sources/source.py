@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from adagp.layers import Layer, Rows
 from adagp.predictors import Features
@@ -25,6 +25,9 @@ class Source:
     always_finite = False
     """Whether its rows are finite by construction, so that they are not checked. Subclasses must say so themselves."""
 
+    def attach(self, model: nn.Module, layers: Sequence[Layer]) -> None:
+        """Get to know the model and its layers, once. ValueError refuses options that do not fit them."""
+
     def wants_features(self, layer: str) -> bool:
         """Whether it uses this layer's features in this batch. Asked before the forward if `needs_features`."""
         return True
@@ -40,9 +43,6 @@ class Source:
     def options(self) -> str:
         """The source's options in brackets, or an empty string; a saved state must match them."""
         return ""
-
-    def attach(self, layers: Sequence[Layer]) -> None:
-        """Get to know the layers, once. ValueError refuses options that do not fit them."""
 
     def begin(self, plan: Plan) -> None:
         """Get to know the plan of a batch, before its forward. Called again for the next micro-batch."""

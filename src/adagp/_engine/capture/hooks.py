@@ -1,11 +1,13 @@
 """The forward hooks: of covered layers, of the model, of the first forward, and around a bug of torch."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from adagp.layers import Layer
 
@@ -25,6 +27,12 @@ class Listener(Protocol):
     def on_model_call(self) -> None:
         """The model's forward begins."""
 
+    def on_call_to_cut(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """The forward of a model that may be cut begins, with these arguments."""
+
+    def on_cut(self, name: str, output: Any) -> Tensor | None:
+        """Take what crosses a cut; what is returned stands in for it."""
+
     def on_model_output(self, output: Any) -> Tensor | None:
         """Take the output of the model; what is returned stands in for it."""
 
@@ -36,12 +44,14 @@ class Current:
     Attributes:
         listener: The forward of the open batch, if one is open.
         is_compiled: Whether the forward is compiled: hooks must then do the same in every batch of a phase.
+        cut_hooks: The hooks of the modules at which local losses cut the network.
         call_order: The modules with parameters in the order in which the first batch called them.
         warned: The warnings that were logged, by a key.
     """
 
     listener: Listener | None = None
     is_compiled: bool = False
+    cut_hooks: dict[str, RemovableHandle] = field(default_factory=dict)
     call_order: dict[str, None] = field(default_factory=dict)
     warned: set[str] = field(default_factory=set)
 
@@ -109,6 +119,41 @@ class ModelOutputHook(_Hook):
         if self._current.listener is not None and module is self._model:
             return self._current.listener.on_model_output(output)
         return None
+
+
+class CallToCutHook(_Hook):
+    """A pre-hook of a model that local losses may cut: what it is called with shows where."""
+
+    def __init__(self, current: Current, model: nn.Module) -> None:
+        """Report to the batch that is open, if any."""
+        self._current, self._model = current, model
+
+    def __call__(self, module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Say that the forward begins."""
+        if self._current.listener is not None and module is self._model:
+            self._current.listener.on_call_to_cut(inputs, named)
+
+
+class CutHook(_Hook):
+    """The forward hook of a module at which local losses cut the network."""
+
+    def __init__(self, current: Current, name: str, module: nn.Module) -> None:
+        """`name` is the module's."""
+        self._current, self._name, self._module = current, name, module
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> Tensor | None:
+        """Show the output to the open batch; what is returned stands in for it."""
+        if self._current.listener is not None and module is self._module:
+            return self._current.listener.on_cut(self._name, output)
+        return None
+
+
+def hook_cuts(current: Current, model: nn.Module, cuts: Sequence[str]) -> None:
+    """Hook into the modules of these cuts, once each."""
+    for cut in cuts:
+        if cut not in current.cut_hooks:
+            module = model.get_submodule(cut)
+            current.cut_hooks[cut] = module.register_forward_hook(CutHook(current, cut, module))
 
 
 class OrderHook(_Hook):
