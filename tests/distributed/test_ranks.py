@@ -492,3 +492,26 @@ def _local_alone(rank: int, accumulate: bool) -> list[Tensor]:
             batch.expect_local(y[part])
             batch.backward(loss_of(model, x[part], y[part]) / (2 if accumulate else 1))
     return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def not_finite_locally(rank: int, count: int) -> dict[str, Any]:
+    """A local loss is NaN on one rank, the loss itself is not."""
+    model = DistributedDataParallel(build())
+    factor = float("nan") if rank else 1.0
+    source = Local(("2", "5"), loss=lambda output, target: cross_entropy(output, target) * factor)
+    gp = AdaGP(model, sgd(model), schedules.always_local(), None, sources={"local": source})
+    x, y = batches(1, seed=rank)[0]
+    before = [p.detach().clone() for p in (*model.parameters(), *source.parameters())]
+    message = ""
+    try:
+        gp.step(lambda: loss_of(model, x, y), target=y)
+    except NonFiniteError as error:
+        message = str(error)
+    after = [*model.parameters(), *source.parameters()][: len(before)]
+    return {"message": message, "moved": any(not torch.equal(a, b) for a, b in zip(after, before, strict=True))}
+
+
+def test_a_local_loss_that_is_not_finite_on_one_rank_stops_all() -> None:
+    for result in on_ranks(2, not_finite_locally):
+        assert "the loss is not finite at step 0" in result["message"]
+        assert not result["moved"]
