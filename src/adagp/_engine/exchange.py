@@ -3,7 +3,7 @@
 With one rank nothing is sent.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from adagp._engine.layer_batch import LayerBatch
 from adagp._engine.setup import Setup
 from adagp.predictors import Features
+from adagp.schedules import Trial
 
 
 def average_received(setup: Setup, layers: Iterable[LayerBatch]) -> None:
@@ -70,6 +71,28 @@ def average_features(
         )
         for name, features in recorded.items()
     }
+
+
+def average_trials(setup: Setup, trials: Mapping[str, Trial]) -> dict[str, Trial]:
+    """What was tried, as the mean over all ranks, so that all of them decide the same."""
+    if setup.ranks.count == 1:
+        return dict(trials)
+
+    def numbers(trial: Trial) -> list[float]:
+        spread = [] if trial.spread is None else [trial.spread]
+        return [trial.other_seconds, trial.exact_seconds, *trial.seconds.values(), *trial.added.values(), *spread]
+
+    own = [torch.tensor(numbers(trial), dtype=torch.float32, device=setup.device) for trial in trials.values()]
+    averaged: dict[str, Trial] = {}
+    for (name, trial), mean in zip(trials.items(), setup.ranks.average(own), strict=True):
+        other, exact, *rest = mean.tolist()
+        rates = list(trial.seconds)
+        spread = None if trial.spread is None else rest[-1]
+        seconds, added = rest[: len(rates)], rest[len(rates) : 2 * len(rates)]
+        averaged[name] = Trial(
+            other, exact, dict(zip(rates, seconds, strict=True)), dict(zip(rates, added, strict=True)), spread
+        )
+    return averaged
 
 
 def total_samples(setup: Setup, layers: Iterable[LayerBatch]) -> dict[str, int]:
