@@ -211,6 +211,23 @@ def test_a_mixed_batch_averages_over_ranks_what_backprop_topk_and_sampled_give()
         assert max(differences) < 1e-6
 
 
+def save(rank: int, count: int) -> dict[str, Any]:
+    model = DistributedDataParallel(build(), find_unused_parameters=True)
+    schedule = schedules.economical(["0", "3", "7"], measured_batches=2, first=0, every=5)
+    gp = AdaGP(model, sgd(model), schedule, None)
+    for x, y in batches(7, seed=rank):
+        gp.step(lambda x=x, y=y: loss_of(model, x, y))
+    return {"parameters": [p.detach().numpy() for p in model.parameters()], "state": schedule.state_dict()}
+
+
+def test_ranks_that_measure_for_themselves_decide_alike() -> None:
+    one, two = on_ranks(2, save)
+    assert one["state"] == two["state"]
+    assert len(one["state"]["log"]) == 6
+    for a, b in zip(one["parameters"], two["parameters"], strict=True):
+        assert (a == b).all()
+
+
 def send(rank: int, count: int) -> dict[str, list[int]]:
     """The bytes that `adagp` adds to the messages of each batch."""
     model = DistributedDataParallel(build())

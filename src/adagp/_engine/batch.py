@@ -21,7 +21,7 @@ from torch.amp.grad_scaler import GradScaler
 from adagp._engine.capture.hooks import Current
 from adagp._engine.capture.recorder import Recorder
 from adagp._engine.coverage import active_layers, parameters_without_source
-from adagp._engine.exchange import Findings, Shared, share
+from adagp._engine.exchange import Findings, Shared, average_trials, share
 from adagp._engine.finite import NonFiniteError, entries, first_broken, is_cheap, sums_of_squares
 from adagp._engine.forward import ForwardPass
 from adagp._engine.graph import GraphCut
@@ -456,6 +456,9 @@ class Batch:
         schedule = self._setup.schedule
         self._progress.falls_back = self.failed
         schedule.observe(self.step_index, alignments)
+        if self.plan.trial_rates and not self.failed:
+            found = [trials for source in self._setup.sources.values() for trials in source.take_trials().items()]
+            schedule.observe_trials(self.step_index, average_trials(self._setup, dict(found)))
         if schedule.wants_order and self._current.call_order:
             schedule.observe_order(list(self._current.call_order))
         self._progress.step_index = self.step_index + 1

@@ -4,7 +4,7 @@ Everything goes in one message. Its size must be the same on every rank, also wh
 each part has its place, filled with zeros where there is nothing. With one rank nothing is sent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from adagp._engine.layer_batch import LayerBatch
 from adagp._engine.setup import Setup
 from adagp.predictors import Features
+from adagp.schedules import Trial
 
 Key = tuple[str, str]
 """The layer and what of it a part of the message is; the layer's name is empty where all layers share the part."""
@@ -206,3 +207,25 @@ def _fixed_shapes(setup: Setup, layers: Sequence[LayerBatch]) -> dict[Key, torch
     if output is None:
         return {}
     return {(entry.layer.name, "output"): torch.Size((entry.layer.out, output.grid**2)) for entry in layers}
+
+
+def average_trials(setup: Setup, trials: Mapping[str, Trial]) -> dict[str, Trial]:
+    """What was tried, as the mean over all ranks, so that all of them decide the same."""
+    if setup.ranks.count == 1:
+        return dict(trials)
+
+    def numbers(trial: Trial) -> list[float]:
+        spread = [] if trial.spread is None else [trial.spread]
+        return [trial.other_seconds, trial.exact_seconds, *trial.seconds.values(), *trial.added.values(), *spread]
+
+    own = [torch.tensor(numbers(trial), dtype=torch.float32, device=setup.device) for trial in trials.values()]
+    averaged: dict[str, Trial] = {}
+    for (name, trial), mean in zip(trials.items(), setup.ranks.average(own), strict=True):
+        other, exact, *rest = mean.tolist()
+        rates = list(trial.seconds)
+        spread = None if trial.spread is None else rest[-1]
+        seconds, added = rest[: len(rates)], rest[len(rates) : 2 * len(rates)]
+        averaged[name] = Trial(
+            other, exact, dict(zip(rates, seconds, strict=True)), dict(zip(rates, added, strict=True)), spread
+        )
+    return averaged

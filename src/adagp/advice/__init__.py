@@ -13,8 +13,8 @@ How it is built, in the order of one call of `advise`:
    goes, `agreement` compares the gradient of every source and of coarse batches with the exact one, and `rounds`
    measures their time.
    Where ranks share the model, `messages` gives them one clock, and says what they send and how long it takes.
-4. `breakeven` says how much progress a gradient has to keep for the time it saves, `plan` chooses by it, and the plan
-   is measured as a whole. `option` and `result` hold the findings, `verdict` puts them into words.
+4. `schedules.breakeven` says how much progress a gradient has to keep for the time it saves, `plan` chooses by it,
+   and the plan is measured as a whole. `option` and `result` hold the findings, `verdict` puts them into words.
 """
 
 from adagp.advice.errors import AdviceError

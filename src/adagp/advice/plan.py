@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from adagp.advice.agreement import Agreement
-from adagp.advice.breakeven import kept_progress, least_cosine, most_added_variance, saved_share
 from adagp.advice.layers import LayerTimes
 from adagp.advice.result import LayerFinding
 from adagp.schedules import Phase, Plan
+from adagp.schedules.breakeven import kept_progress, least_cosine, most_added_variance, saved_share
 from adagp.schedules.sources import specs
 from adagp.schedules.table import to_table
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from adagp.advice.agreement import Agreement, Sums, compare, total
 from adagp.advice.attached import BP, COARSE_SCALE, Attached, attached
-from adagp.advice.breakeven import kept_progress
 from adagp.advice.layers import layer_times
 from adagp.advice.messages import own_clock, same_on_all
 from adagp.advice.option import Option
@@ -15,6 +14,7 @@ from adagp.advice.rounds import Candidate, Clock, Rounds, measure
 from adagp.advice.subject import Subject
 from adagp.measure import peak_bytes
 from adagp.schedules import COARSE, Phase, Plan
+from adagp.schedules.breakeven import kept_progress
 from adagp.schedules.sources import specs
 
 WARMUP_BATCHES = 12

@@ -12,6 +12,7 @@ from typing import Any
 
 from adagp.quality import GradientAlignment
 from adagp.schedules.sources import names
+from adagp.schedules.trials import Trial
 
 NO_OVERRIDES: Mapping[str, str] = {}
 
@@ -31,6 +32,7 @@ class Plan:
     `overrides` may also name a module without a source of its own, such as a batch norm: `backprop` or `skip`.
     `note` is a word for people, such as `4:1`. `scale` is the plan's fidelity: 1 is the full size of the samples, 0.5
     half of it. `rates` are the shares of positions that `sampled` draws, by layer; others get the source's own.
+    With `trial_rates` it gives the exact gradient and tries these rates beside it, for `observe_trials`.
     """
 
     phase: Phase
@@ -39,6 +41,7 @@ class Plan:
     note: str = ""
     scale: float = 1.0
     rates: Mapping[str, float] = field(default_factory=dict)
+    trial_rates: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a scale that is none."""
@@ -122,6 +125,9 @@ class Schedule:
 
     def observe_probe(self, step: int, probe: Probe) -> None:
         """Called after a batch that was probed."""
+
+    def observe_trials(self, step: int, trials: Mapping[str, Trial]) -> None:
+        """Called after a batch whose plan has `trial_rates`, with what they showed of each layer."""
 
     @property
     def wants_order(self) -> bool:

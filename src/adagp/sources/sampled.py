@@ -7,14 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from adagp.defaults import SAMPLED_RATE
-from adagp.kernels.geometry import geometry
 from adagp.kernels.sampled import require_rate, sampled_sums
 from adagp.layers import Layer, Rows
 from adagp.predictors import Features
-from adagp.schedules import Plan
-from adagp.sources.as_convolution import as_convolution
+from adagp.schedules import Plan, Trial
 from adagp.sources.registry import supplies
 from adagp.sources.source import Source
+from adagp.sources.trying import seen_by_kernel, try_rates
 
 _SERVED = (nn.Conv1d, nn.Conv2d, nn.Linear)
 
@@ -39,7 +38,9 @@ class Sampled(Source):
         for layer, own in (rates or {}).items():
             require_rate(own, f"rates[{layer!r}]")
         self._rate, self._rates, self._seed = float(rate), dict(rates or {}), seed
-        self._planned: Mapping[str, float] = {}
+        self._plan: Plan | None = None
+        self._trials: dict[str, Trial] = {}
+        self._previous: dict[str, Tensor] = {}  # the exact gradients of the last batch, while rates are tried
         self._generator = torch.Generator().manual_seed(seed)
 
     def options(self) -> str:
@@ -67,11 +68,14 @@ class Sampled(Source):
 
     def begin(self, plan: Plan) -> None:
         """Take the rates of a batch from its plan."""
-        self._planned = plan.rates
+        self._plan = plan
+        if not plan.trial_rates:
+            self._previous.clear()
 
     def rate(self, layer: str) -> float:
         """The share of a layer's positions that are drawn in this batch."""
-        return self._planned.get(layer, self._rates.get(layer, self._rate))
+        planned = {} if self._plan is None else self._plan.rates
+        return planned.get(layer, self._rates.get(layer, self._rate))
 
     def gradient(self, layer: Layer, features: Features | None, samples: int) -> Rows | None:
         """What `receive` put into `.grad`."""
@@ -79,16 +83,34 @@ class Sampled(Source):
 
     def receive(self, layer: Layer, layer_input: Tensor, grad_output: Tensor) -> None:
         """Add the estimate of the weight gradient, and the exact bias gradient."""
-        seen = as_convolution(layer, layer_input, grad_output)
-        conv = geometry(seen.weight_shape, **{"stride": 1, "padding": 0, "dilation": 1, "groups": 1, **seen.options})
-        start = float(torch.rand(1, dtype=torch.float64, generator=self._generator))
-        found = sampled_sums(seen.image, seen.grad_output, conv, self.rate(layer.name), start)
+        if self._plan is not None and self._plan.trial_rates:
+            self._try(layer, layer_input, grad_output, self._plan.trial_rates)
+            return
+        found = sampled_sums(*seen_by_kernel(layer, layer_input, grad_output), self.rate(layer.name), self._start())
         layer.add_gradient(found.weight.view(layer.weight.shape), None if layer.bias is None else found.bias)
 
+    def _start(self) -> float:
+        return float(torch.rand(1, dtype=torch.float64, generator=self._generator))
+
+    def _try(self, layer: Layer, layer_input: Tensor, grad_output: Tensor, rates: Sequence[float]) -> None:
+        """Give the exact gradient, and see what sampling would have given."""
+        starts = [self._start() for _ in rates]
+        tried = try_rates(layer, layer_input, grad_output, rates, starts, self._previous.get(layer.name))
+        known = self._trials.get(layer.name)
+        self._trials[layer.name] = tried.trial if known is None else known + tried.trial
+        self._previous[layer.name] = tried.exact.weight
+        layer.add_gradient(tried.exact.weight.clone(), None if layer.bias is None else tried.exact.bias)
+
+    def take_trials(self) -> dict[str, Trial]:
+        """What was tried in the batch that is over."""
+        found, self._trials = self._trials, {}
+        return found
+
     def state_dict(self) -> dict[str, Any]:
-        """The generator's state."""
-        return {"generator": self._generator.get_state()}
+        """The generator's state, and the last exact gradients while rates are tried."""
+        return {"generator": self._generator.get_state(), "previous": dict(self._previous)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on drawing where the saved source would have."""
         self._generator.set_state(state["generator"])
+        self._previous = dict(state["previous"])

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from adagp.layers import Layer, Rows
 from adagp.predictors import Features
-from adagp.schedules import Plan, SourceSpec
+from adagp.schedules import Plan, SourceSpec, Trial
 
 
 class GradientRequest(NamedTuple):
@@ -56,6 +56,10 @@ class Source:
 
         Called in backward if its spec `needs_grad_output`.
         """
+
+    def take_trials(self) -> dict[str, Trial]:
+        """What the `trial_rates` of the batch's plan showed of each layer; asked once, after the batch."""
+        return {}
 
     def learn(self, true_grads: Mapping[str, Rows]) -> None:
         """Learn from the true gradients of a batch, by layer. Called if its spec `remembers`."""

@@ -1,6 +1,6 @@
 import pytest
 
-from adagp.advice.breakeven import kept_progress, least_cosine, most_added_variance, saved_share
+from adagp.schedules.breakeven import kept_progress, least_cosine, most_added_variance, saved_share
 
 
 def test_the_published_thresholds() -> None:

@@ -1,0 +1,89 @@
+"""What `sampled` shows of a layer when it is tried beside the exact gradient."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from adagp.schedules.breakeven import kept_progress, most_added_variance, saved_share
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One layer in one batch.
+
+    Attributes:
+        other_seconds: Of its forward and of its input gradient.
+        exact_seconds: Of its exact weight gradient.
+        seconds: Of the sampled one, by rate.
+        added: The squared distance of the sampled weight gradient from the exact one, by rate.
+        spread: Half the squared distance of the exact one from that of the batch before, which is the variance between
+            batches; None where there was none before.
+    """
+
+    other_seconds: float
+    exact_seconds: float
+    seconds: Mapping[float, float]
+    added: Mapping[float, float]
+    spread: float | None
+
+    def __add__(self, other: "Trial") -> "Trial":
+        """Two calls of the layer in one batch."""
+        spreads = (self.spread, other.spread)
+        return Trial(
+            self.other_seconds + other.other_seconds,
+            self.exact_seconds + other.exact_seconds,
+            {rate: value + other.seconds[rate] for rate, value in self.seconds.items()},
+            {rate: value + other.added[rate] for rate, value in self.added.items()},
+            None if None in spreads else sum(spread for spread in spreads if spread is not None),
+        )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What some trials of a layer say about one rate.
+
+    Attributes:
+        rate: The share of positions.
+        saved: The share of the layer's time that is saved.
+        added_variance: Over that between batches.
+    """
+
+    rate: float
+    saved: float
+    added_variance: float
+
+    @property
+    def most_added_variance(self) -> float:
+        """The break-even: what would still pay."""
+        return most_added_variance(max(self.saved, 0.0))
+
+    @property
+    def pays(self) -> bool:
+        """Whether time is saved, and more of it than progress is lost."""
+        return self.saved > 0 and self.added_variance < self.most_added_variance
+
+    @property
+    def worth(self) -> float:
+        """The progress in a second, that of the exact gradient being 1."""
+        return kept_progress(1.0, self.added_variance, unbiased=True) / (1 - self.saved)
+
+
+def findings(trials: Sequence[Trial]) -> list[Finding]:
+    """What trials say about each rate: medians of seconds, means of squares; empty while the spread is not known."""
+    spreads = [trial.spread for trial in trials if trial.spread is not None]
+    if not spreads:
+        return []
+    spread, exact = fmean(spreads), median(trial.exact_seconds for trial in trials)
+    whole = exact + median(trial.other_seconds for trial in trials)
+
+    def finding(rate: float) -> Finding:
+        seconds, added = median(one.seconds[rate] for one in trials), fmean(one.added[rate] for one in trials)
+        saved = saved_share(exact / whole, seconds / exact) if whole > 0 and exact > 0 else 0.0
+        return Finding(rate, saved, added / spread if spread > 0 else float("inf"))
+
+    return [finding(rate) for rate in trials[0].seconds]
+
+
+def best(found: Sequence[Finding]) -> Finding | None:
+    """The rate that makes most progress in a second; None where none pays."""
+    return max((one for one in found if one.pays), key=lambda one: one.worth, default=None)

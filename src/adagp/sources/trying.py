@@ -1,0 +1,89 @@
+"""Trying `sampled` on a layer beside its exact gradient: seconds and squared distances."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from adagp.kernels.geometry import Geometry, geometry
+from adagp.kernels.sampled import Sums, sampled_sums
+from adagp.layers import Layer
+from adagp.schedules import Trial
+from adagp.sources.as_convolution import as_convolution
+
+
+@dataclass(frozen=True)
+class Tried:
+    """The exact gradients, and what was found beside them."""
+
+    exact: Sums
+    trial: Trial
+
+
+def seen_by_kernel(layer: Layer, layer_input: Tensor, grad_output: Tensor) -> tuple[Tensor, Tensor, Geometry]:
+    """One call of a layer as the kernel takes it: input, `grad_output`, and the convolution."""
+    seen = as_convolution(layer, layer_input, grad_output)
+    options = {"stride": 1, "padding": 0, "dilation": 1, "groups": 1, **seen.options}
+    return seen.image, seen.grad_output, geometry(seen.weight_shape, **options)
+
+
+def try_rates(
+    layer: Layer,
+    layer_input: Tensor,
+    grad_output: Tensor,
+    rates: Sequence[float],
+    starts: Sequence[float],
+    previous: Tensor | None,
+) -> Tried:
+    """Compute a layer's exact gradients, and sample its weight gradient at some rates.
+
+    Args:
+        layer: The layer.
+        layer_input: Its input.
+        grad_output: The gradient at its output.
+        rates: To try.
+        starts: A uniform number for each of them.
+        previous: The exact weight gradient of the batch before.
+    """
+    with torch.enable_grad():
+        given = layer_input.detach().to(grad_output.dtype).requires_grad_()
+        weight = layer.weight.detach().requires_grad_()
+        forward, output = _timed(layer, lambda: _forward(layer.module, given, weight))
+        backward, _ = _timed(layer, lambda: torch.autograd.grad(output, given, grad_output, retain_graph=True))
+        seconds, (exact,) = _timed(layer, lambda: torch.autograd.grad(output, weight, grad_output))
+    sampled, added = {}, {}
+    for rate, start in zip(rates, starts, strict=True):
+
+        def sample(rate: float = rate, start: float = start) -> Sums:
+            return sampled_sums(*seen_by_kernel(layer, layer_input, grad_output), rate, start)
+
+        sampled[rate], found = _timed(layer, sample)
+        added[rate] = float((found.weight.view_as(exact) - exact).square().sum())
+    spread = None if previous is None else float((exact - previous).square().sum()) / 2
+    bias = as_convolution(layer, layer_input, grad_output).grad_output.sum((0, 2, 3), dtype=exact.dtype)
+    return Tried(Sums(exact, bias), Trial(forward + backward, seconds, sampled, added, spread))
+
+
+def _forward(module: nn.Module, given: Tensor, weight: Tensor) -> Tensor:
+    """The layer's output without its hooks, which would take part in the batch that is open."""
+    bias: Any = module.bias
+    if isinstance(module, nn.Linear):
+        return linear(given, weight.to(given.dtype), None if bias is None else bias.detach().to(given.dtype))
+    assert isinstance(module, nn.Conv1d | nn.Conv2d)
+    output: Tensor = module._conv_forward(
+        given, weight.to(given.dtype), None if bias is None else bias.detach().to(given.dtype)
+    )
+    return output
+
+
+def _timed(layer: Layer, work: Callable[[], Any]) -> tuple[float, Any]:
+    synchronize = torch.get_device_module(layer.weight.device).synchronize
+    synchronize()
+    begin = perf_counter()
+    result = work()
+    synchronize()
+    return perf_counter() - begin, result
