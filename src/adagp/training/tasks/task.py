@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -113,6 +113,17 @@ class Task(Protocol):
         Raises:
             RunFolderError: When the folder holds other such files, or they cannot be written.
         """
+
+
+@runtime_checkable
+class LocalTask(Protocol):
+    """What method `local` asks of a task in addition."""
+
+    def target(self, batch: Any, device: torch.device) -> Tensor:
+        """What heads are to predict of a training batch."""
+
+    def head_loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """The loss of a head's output, which has the form of the model's."""
 
 
 def check_batch_size(recipe: Recipe, available: int, items: str, data: str) -> None:
