@@ -178,3 +178,13 @@ def test_a_network_of_tokens_is_counted_in_sequences() -> None:
     assert "expected cost: 68.8 %" in done.stdout
     assert "for 128 sequences of 128;" in done.stdout
     assert shown_json("--model", "gpt", "--schedule", "ladder")["input_shape"] == [128, 128]
+
+
+def test_local_has_one_plan_and_no_cost_before_training(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["schedule", "--method", "local"])
+    assert done.exit_code == 2
+    assert "every layer is local" in done.stderr
+    table = tmp_path / "plan.txt"
+    table.write_text("layer 1\n* local\n", encoding="utf-8")
+    done = show("--model", "resnet20", "--schedule", str(table))
+    assert "its cost cannot be counted before" in done.stderr

@@ -27,6 +27,7 @@ features.*       topk      predicted  backprop
         (("bp", "zero"), {"topk": 4}, "topk and topk_scale would change nothing for bp, zero"),
         (("bp", "random"), {"topk_scale": 0.5}, "topk and topk_scale would change nothing"),
         (("topk",), {"until": "stem"}, "until would change nothing for topk: it is for prefix"),
+        (("bp",), {"parts": 3, "head": "predsim"}, "parts and head would change nothing for bp: it is for local"),
         (("bp", "skip"), {"predictor": "paper"}, "predictor = paper would change nothing for bp, skip"),
         (("table",), {"schedule": "layer 1\n* zero\n", "predictor": "paper"}, "predictor = paper would change nothing"),
     ],

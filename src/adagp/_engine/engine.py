@@ -73,7 +73,8 @@ class AdaGP:
             optimizer: Any optimizer over the model's parameters, or several that share them out, such as Muon for the
                 matrices and AdamW for the rest.
             schedule: Says for each step which source supplies each layer; see `adagp.schedules`.
-            predictor: `trusted`, `paper`, `literal`, an object with the methods of `Predictor`, or None for none.
+            predictor: `trusted`, `paper`, `literal`, `label-aware`, an object with the methods of `Predictor`, or None
+                for none.
             sources: Objects to take for some sources in place of the default ones, such as `{"topk": TopK(k=4)}`.
             include: Cover only layers whose name or class this regular expression is found in.
             exclude: Leave out layers whose name or class this regular expression is found in.

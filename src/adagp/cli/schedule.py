@@ -60,6 +60,8 @@ def schedule_command(
         )
     if chosen.planning in (Planning.APPROXIMATION, Planning.PREFIX, Planning.TABLE):
         raise RecipeError(f"method {method} plans layer by layer: see `adagp schedule show --help`")
+    if chosen.planning is Planning.LOCAL:
+        raise RecipeError(f"method {method} has the same plan in every batch: every layer is local")
     schedule = build_schedule(recipe, outline(recipe.model), epochs * steps_per_epoch, steps_per_epoch)
     table = schedule_table(f"{method}: {chosen.summary}", schedule, epochs, steps_per_epoch)
     if as_json:

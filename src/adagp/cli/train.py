@@ -45,6 +45,7 @@ def train_command(
     - `adagp train`: a small CNN on MNIST-5k by ADA-GP.
     - `adagp train --method bp --epochs 3 --lr 0.01`: plain backpropagation.
     - `adagp train --method progressive --model resnet14`: small images first, full size at the end.
+    - `adagp train --method local --model resnet20 --set parts=2`: each half learns from a head of its own.
     - `adagp train --method topk --schedule 2`: an approximation; `adagp schedule show` draws its schedule.
     - `adagp train --schedule advise`: measures first which sources pay in which layers, and uses them.
     - `adagp train --preset cifar10-resnet20-tuned --data-root DIR --set predictor=paper`: any recipe field can be set.
@@ -123,6 +124,9 @@ def _schedule_line(run: "Run") -> str:
         return f"{text}, all by backpropagation"
     if planning is Planning.TABLE:
         return f"{text}, by the table {'found' if recipe.method == 'advised' else 'given'}"
+    if planning is Planning.LOCAL:
+        where = f"{recipe.parts} parts" if recipe.cuts is None else f"parts that end at {recipe.cuts}"
+        return f"{text}, in {where}, each with a loss of its own"
     if planning is Planning.PROGRESSIVE:
         return f"{text}, {_samples(recipe)} at {_levels(recipe)}"
     if planning is Planning.GROWING:

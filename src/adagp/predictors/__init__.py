@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from adagp.predictors.interface import Features, FeatureSpec, Pooling, Predictor, TrainingExample
+from adagp.predictors.label_aware import LabelAwarePredictor
 from adagp.predictors.network import GradientNetwork
 from adagp.predictors.paper import PaperPredictor
 from adagp.predictors.trusted import TrustedPredictor
@@ -12,6 +13,7 @@ __all__ = [
     "FeatureSpec",
     "Features",
     "GradientNetwork",
+    "LabelAwarePredictor",
     "PaperPredictor",
     "Pooling",
     "Predictor",
@@ -27,6 +29,7 @@ _PREDICTORS: dict[str, Callable[[], Predictor]] = {
     "trusted": TrustedPredictor,
     "paper": PaperPredictor,
     "literal": lambda: PaperPredictor(literal=True),
+    "label-aware": LabelAwarePredictor,
 }
 
 
@@ -69,7 +72,7 @@ def names() -> list[str]:
 
 
 def build(name: str) -> Predictor:
-    """A new predictor by name: `trusted`, `paper`, `literal` (the paper's recipe as printed), or one registered."""
+    """A new predictor by name: `trusted`, `paper`, `literal` (as printed), `label-aware`, or one registered."""
     if name not in _PREDICTORS:
         raise ValueError(f"predictor={name!r} is unknown; known: {', '.join(_PREDICTORS)}, an object, or None")
     return _PREDICTORS[name]()

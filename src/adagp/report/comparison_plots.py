@@ -36,6 +36,7 @@ METHOD_STYLES = {
     "topk": ("#009E73", "-."),
     "prefix": ("#0072B2", "-."),
     "prefix-zero": ("#E69F00", "-."),
+    "local": ("#882255", "-"),
     "table": ("#56B4E9", "-."),
     "advised": ("#F0E442", "-."),
 }

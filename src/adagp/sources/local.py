@@ -199,8 +199,21 @@ class Local(Source):
             raise ValueError(
                 f"the state has heads at {sorted(state['heads'])}, here the cuts are {list(self.heads)}: name the cuts"
             )
-        for cut, head in self.heads.items():
-            head.load_state_dict(state["heads"][cut])
-        if self._optimizer is not None:
-            self._optimizer.load_state_dict(state["optimizer"])
+        try:
+            for cut, head in self.heads.items():
+                head.load_state_dict(state["heads"][cut])
+            if self._optimizer is not None:
+                self._optimizer.load_state_dict(state["optimizer"])
+                _refuse_sizes(self._optimizer)
+        except (RuntimeError, KeyError, TypeError, AttributeError) as error:
+            cause = str(error).strip().partition("\n")[0]
+            raise ValueError(f"the saved heads of local losses do not fit this model: {cause}") from error
         self._saved = None
+
+
+def _refuse_sizes(optimizer: Optimizer) -> None:
+    """Kernels of optimizers take the sizes of what they keep on trust."""
+    for parameter, kept in optimizer.state.items():
+        for name, value in kept.items():
+            if isinstance(value, Tensor) and value.shape not in (parameter.shape, torch.Size([])):
+                raise ValueError(f"the saved optimizer of the heads has {name} of shape {tuple(value.shape)}")

@@ -21,6 +21,10 @@ def unused_options(names: Sequence[str], recipe: Recipe) -> list[str]:
         problems.append(_unused(f"levels = {recipe.levels}", names, "progressive and growing"))
     if recipe.scale != Recipe.scale and not {"coarse", "small-size"} & set(names):
         problems.append(_unused(f"scale = {recipe.scale}", names, "coarse and small-size"))
+    local = {"parts": Recipe.parts, "cuts": Recipe.cuts, "head": Recipe.head}
+    changed = [name for name, default in local.items() if getattr(recipe, name) != default]
+    if changed and Planning.LOCAL not in plannings:
+        problems.append(_unused(" and ".join(changed), names, "local"))
     chosen = {"adagp", "adaptive", "prefix"} & set(names) or ("adagp-paper" in names and recipe.predictor == "paper")
     if recipe.predictor is not None and not chosen and "predicted" not in cells:
         users = "adagp, adaptive, prefix, and for tables that contain predicted"

@@ -21,6 +21,8 @@ class Planning(Enum):
     """None; samples are small first and full size at the end."""
     GROWING = auto()
     """None; samples grow when a measurement says that it pays."""
+    LOCAL = auto()
+    """All parts of the network but the last, which learn from losses of their own."""
     APPROXIMATION = auto()
     """Some layers in some batches, by the recipe's schedule."""
     TABLE = auto()
@@ -101,6 +103,7 @@ _METHODS = (
         Planning.PREFIX,
         "zero",
     ),
+    Method("local", "the network is cut into parts, and each learns from a head of its own", Planning.LOCAL, "local"),
     Method("table", "every layer's source in every batch from a table (see --schedule)", Planning.TABLE),
     Method("advised", "the table that `adagp advise` finds to pay, measured before training", Planning.TABLE),
 )

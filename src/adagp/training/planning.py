@@ -8,6 +8,7 @@ from torch import nn
 from adagp import models, schedules
 from adagp.layers.coverage import layer_names
 from adagp.schedules import Ladder, Schedule
+from adagp.sources import Local
 from adagp.training import methods
 from adagp.training.errors import RecipeError
 from adagp.training.methods import Planning
@@ -35,6 +36,8 @@ def build_schedule(recipe: Recipe, model: nn.Module, total_steps: int, steps_per
         case Planning.GROWING:
             scales = tuple(scale for scale, _ in parse_levels(recipe.levels))
             return schedules.growing(total_steps, scales, dimensions=shrinking_dimensions(recipe.model))
+        case Planning.LOCAL:
+            return schedules.always_local()
         case Planning.LADDER:
             return _ladder(recipe, total_steps, steps_per_epoch)
         case Planning.PREFIX:
@@ -70,6 +73,8 @@ def check_layers(recipe: Recipe) -> None:
                 f"include = {recipe.include}, exclude = {recipe.exclude} leave no layer to cover: relax one of them"
             )
         build_schedule(recipe, model, 1, 1)
+        if methods.get(recipe.method).planning is Planning.LOCAL:
+            Local(recipe.cut_names).attach(model)
     except ValueError as error:
         raise RecipeError(str(error)) from error
 

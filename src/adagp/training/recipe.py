@@ -18,6 +18,7 @@ from adagp.training.errors import RecipeError
 from adagp.training.fields import Expression, OneOf, Range, as_declared, did_you_mean, field_problems
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
+HEADS = ("dgl", "predsim")
 LR_SCHEDULES = ("constant", "cosine", "step", "exponential", "plateau")
 # Sizes of a network that the data decides.
 _FROM_DATA = ("num_classes", "in_channels", "source_vocabulary", "target_vocabulary", "vocabulary")
@@ -119,6 +120,9 @@ class Recipe:
             `small-size`.
         topk: Entries of `grad_output` that `topk` keeps per sample and channel.
         topk_scale: Factor that `topk` gradients are multiplied by.
+        parts: For `local`, the number of parts of the network.
+        cuts: For `local`, the modules that end a part, such as `stages.0,stages.1`; None: parts of equal memory.
+        head: For `local`, the kind of the heads: `dgl` or `predsim`.
         until: The last layer, or module, of the prefix of `prefix` and `prefix-zero`; None: half of the layers.
         predictor: A name from `adagp.predictors.names()` for `adagp`, `adaptive`, `prefix`; None: the method's own.
         include: Regular expression: only layers whose name or class matches are covered.
@@ -160,6 +164,9 @@ class Recipe:
     scale: Annotated[float, Range(above=0, most=1)] = 0.5
     topk: _Count = 1
     topk_scale: _Positive = 1.0
+    parts: _Count = 2
+    cuts: str | None = None
+    head: Annotated[str, OneOf(lambda: HEADS)] = "dgl"
     until: str | None = None
     predictor: _Predictor | None = None
     include: _Pattern | None = None
@@ -191,6 +198,11 @@ class Recipe:
 
         forms = models.forms(self.model)
         return IMAGENET if data.entry(self.data).large_images and IMAGENET in forms else forms[0]
+
+    @property
+    def cut_names(self) -> tuple[str, ...] | None:
+        """The modules that end a part; None where a rule finds them."""
+        return None if self.cuts is None else tuple(name.strip() for name in self.cuts.split(","))
 
     @property
     def network_pixels(self) -> int:
@@ -281,6 +293,14 @@ def _combination_problems(recipe: Recipe) -> list[str]:
         problems.append(
             f"method {recipe.method} makes images smaller, and {recipe.model} takes none: choose another method"
         )
+    if methods.get(recipe.method).planning is methods.Planning.LOCAL:
+        if models.task(recipe.model) not in ("classification", "next-token"):
+            problems.append(
+                f"method {recipe.method} is for classification and next-token prediction, and {recipe.model} is for "
+                f"{models.task(recipe.model)}: choose another method, or use sources.Local in a loop of your own"
+            )
+        if recipe.cuts is not None and recipe.parts != Recipe.parts:
+            problems.append(f"parts = {recipe.parts} contradicts cuts = {recipe.cuts}: give one of the two")
     if recipe.lr_schedule == "plateau" and recipe.lr_warmup:
         problems.append("lr_warmup has no effect with lr_schedule = plateau: set it to 0, or take another schedule")
     return problems

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from adagp import AdaGP
 from adagp.files import read_bytes
 from adagp.schedules import Schedule
-from adagp.sources import Random, Source, TopK
+from adagp.sources import Local, Random, Source, TopK
 from adagp.training import methods
 from adagp.training.recipe import Recipe
+from adagp.training.tasks.task import LocalTask, Task
 
 
 def build_optimizer(recipe: Recipe, model: nn.Module) -> torch.optim.Optimizer:
@@ -55,6 +56,7 @@ def attach(
     optimizer: torch.optim.Optimizer,
     schedule: Schedule,
     timer: Callable[[], float] | None,
+    task: Task,
 ) -> AdaGP:
     """`AdaGP` on a network, with what the recipe and its method ask for.
 
@@ -68,7 +70,7 @@ def attach(
         optimizer,
         schedule,
         predictor=(recipe.predictor or method.predictor or "trusted") if predicts else None,
-        sources=_sources(recipe, schedule),
+        sources=_sources(recipe, schedule, task),
         include=recipe.include,
         exclude=recipe.exclude,
         immediate=recipe.immediate,
@@ -78,7 +80,15 @@ def attach(
     )
 
 
-def _sources(recipe: Recipe, schedule: Schedule) -> dict[str, Source]:
+def _sources(recipe: Recipe, schedule: Schedule, task: Task) -> dict[str, Source]:
     """The sources with options. Each seed draws its own random gradients."""
     built: dict[str, Source] = {"topk": TopK(recipe.topk, recipe.topk_scale), "random": Random(seed=recipe.seed)}
+    if "local" in schedule.sources and not isinstance(task, LocalTask):
+        raise ValueError(
+            f"source local is for classification and next-token prediction, and {recipe.model} for neither"
+        )
+    if isinstance(task, LocalTask):
+        built["local"] = Local(
+            recipe.cut_names, parts=recipe.parts, head=recipe.head, loss=task.head_loss, seed=recipe.seed
+        )
     return {name: source for name, source in built.items() if name in schedule.sources}

@@ -30,6 +30,7 @@ from adagp.training.run.records import EpochRecord, EpochTally
 from adagp.training.run.state import fault, optimizer_fault, rows_fault
 from adagp.training.run.world import World
 from adagp.training.tasks import Evaluation, Metric, Task
+from adagp.training.tasks.task import LocalTask
 
 _QUALITY = ("cosine", "norm_ratio", "mse", "mape", "trust", "batches")
 
@@ -109,7 +110,7 @@ class Run:
             self.schedule = schedule or build_schedule(recipe, self.model, self.total_steps, self.steps_per_epoch)
             self.task.check_scales(self.model, self.schedule.scales)
             self._network = self.world.wrap(self.model, methods.get(recipe.method).planning)
-            self.gp = attach(recipe, self._network, self.optimizer, self.schedule, timer)
+            self.gp = attach(recipe, self._network, self.optimizer, self.schedule, timer, self.task)
             self._rival.begin(self.task, self.model, recipe.seed, self.total_steps)
         except ValueError as error:
             raise RecipeError(str(error)) from error
@@ -154,11 +155,14 @@ class Run:
         epoch, index = divmod(step, self.steps_per_epoch)
         progress = step / self.total_steps if self._progress is None else self._progress
 
-        def closure(scale: float) -> Tensor:
+        def own(scale: float) -> tuple[Any, float]:
             batch, remaining = self._feed.batch(epoch, index, scale)
-            own = self.task.share(batch, self.world.rank, self.world.size)
+            return self.task.share(batch, self.world.rank, self.world.size), remaining
+
+        def closure(scale: float) -> Tensor:
+            batch, remaining = own(scale)
             return self._rival.loss(
-                TrainingBatch(self.task, self._network, own, self.device, remaining, epoch, index, progress)
+                TrainingBatch(self.task, self._network, batch, self.device, remaining, epoch, index, progress)
             )
 
         with self._random:
@@ -166,7 +170,10 @@ class Run:
             begin = self._clock()
             with error_context(f"{self.name}, epoch {epoch + 1}, batch {index + 1}", self.recipe):
                 self._rival.before_batch(self.model, progress)
-                loss_tensor = self.gp.step(closure)
+                target = None
+                if "local" in plan.used_sources() and isinstance(self.task, LocalTask):
+                    target = self.task.target(own(1.0)[0], self.device)
+                loss_tensor = self.gp.step(closure, target=target)
                 self._rival.after_batch(self.model)
                 loss = None if loss_tensor is None else self.world.mean(float(loss_tensor))
             seconds = self._clock() - begin

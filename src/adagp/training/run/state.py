@@ -185,12 +185,24 @@ def _is_matrix(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dtype == torch.float32 and value.dim() == 2
 
 
+def _is_blocks(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype == torch.float32 and value.dim() == 3
+
+
 def _is_generator(value: Any) -> bool:
     return value is None or (isinstance(value, Tensor) and value.dtype == torch.uint8 and value.dim() == 1)
 
 
 def _is_times(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dtype == torch.float64 and value.dim() == 1
+
+
+def _is_heads(value: Any) -> bool:
+    """Whether their sizes fit is found out when the heads are built, in the first batch."""
+    if not isinstance(value, dict) or value.get("heads") is None:
+        return bool(value == {"heads": None})
+    tensors = _each(_each(lambda part: isinstance(part, Tensor)))
+    return _dict(heads=tensors, optimizer=lambda found: found is None or _is_plain_tree(found))(value)
 
 
 _FIGURES = dict.fromkeys(("cosine", "norm_ratio", "mse", "mape", "trust", "batches"), _is_number)
@@ -205,6 +217,16 @@ _GROWN: dict[str, _Check] = {
     "means": _running_rows,
     "sources.last": _running_rows,
     "sources.mean": _running_rows,
+    "sources.local": _is_heads,
+    "predictor.feedback": _each(
+        _dict(
+            inputs=_is_blocks,
+            products=_is_blocks,
+            dot=lambda found: type(found) is float,
+            square=_is_number,
+            is_exact=lambda found: type(found) is bool,
+        )
+    ),
     "schedule.layers": _each(_running),
     "overall": _running,
     "log": _list(_is_text),

@@ -97,6 +97,14 @@ class Classification(ImageTask):
         images, labels = self._move(batch[0], device, scale), batch[1].to(device)
         return classification_loss(model(images), labels, label_smoothing=self._recipe.label_smoothing)
 
+    def target(self, batch: Batch, device: torch.device) -> Tensor:
+        """The labels."""
+        return batch[1].to(device)
+
+    def head_loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Cross-entropy."""
+        return functional.cross_entropy(output, target, label_smoothing=self._recipe.label_smoothing)
+
     def evaluate(self, model: nn.Module, device: torch.device, *, last: bool) -> Evaluation:
         """Mean cross-entropy and top-1 accuracy."""
         loss = 0.0

@@ -111,6 +111,17 @@ class NextToken:
     def loss(self, model: nn.Module, batch: Tensor, device: torch.device, scale: float = 1.0) -> Tensor:
         """Mean cross-entropy of each next token, given those before it."""
         logits, wanted = _next_tokens(model, batch, device, scale)
+        return self._cross_entropy(logits, wanted)
+
+    def target(self, batch: Tensor, device: torch.device) -> Tensor:
+        """Each next token."""
+        return batch[:, 1:].to(device)
+
+    def head_loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Mean cross-entropy of each next token."""
+        return self._cross_entropy(output.flatten(0, 1), target.flatten())
+
+    def _cross_entropy(self, logits: Tensor, wanted: Tensor) -> Tensor:
         return functional.cross_entropy(logits, wanted, ignore_index=PAD, label_smoothing=self._recipe.label_smoothing)
 
     def evaluate(self, model: nn.Module, device: torch.device, *, last: bool) -> Evaluation:

@@ -133,6 +133,17 @@ class SampleTask(Task, Protocol):
         """The loss of every sample of a batch, at full size."""
 
 
+@runtime_checkable
+class LocalTask(Protocol):
+    """What method `local` asks of a task in addition."""
+
+    def target(self, batch: Any, device: torch.device) -> Tensor:
+        """What heads are to predict of a training batch."""
+
+    def head_loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """The loss of a head's output, which has the form of the model's."""
+
+
 def check_batch_size(recipe: Recipe, available: int, items: str, data: str) -> None:
     """Refuse data that does not fill one batch.
 
