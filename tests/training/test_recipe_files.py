@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from adagp.training import RecipeError, load_preset, load_recipe, preset_names
+from adagp.training.budget.settings import BudgetSettings
 from adagp.training.recipe_files import parse_assignment
 
 
@@ -13,7 +14,22 @@ def test_every_preset_loads() -> None:
         preset = load_preset(name)
         assert preset.about
         judged = {"bp", "topk"} if name == "approximation" else {"bp", "adagp", "skip"}
-        assert judged | {"short-bp"} <= set(preset.methods)
+        rival = set() if name.startswith("leaderboard-") else {"short-bp"}  # bp has the same time there
+        assert judged | rival <= set(preset.methods)
+
+
+@pytest.mark.parametrize("setting", ["scratch", "finetuning", "translation", "next-token"])
+def test_the_settings_of_the_leaderboard_can_claim_something(setting: str) -> None:
+    preset = load_preset(f"leaderboard-{setting}")
+    chosen = BudgetSettings.of(preset.recipe.replace(method="bp"), preset.methods, preset.seeds, preset.budget)
+    assert len(chosen.seeds) == 5
+    assert len(chosen.options.rates) >= 3
+    assert preset.recipe.lr in chosen.options.rates
+    assert preset.recipe.batch_size in chosen.options.batch_sizes
+    assert preset.recipe.threads == 1  # costs are those of one core
+    first = chosen.options.pretraining(chosen.recipe)
+    assert (first is not None) == (setting == "finetuning")
+    assert first is None or (first.data, first.model) == ("cifar100", chosen.recipe.model)
 
 
 @pytest.mark.parametrize("data", ["cifar10", "cifar100", "imagenette", "voc2007"])
@@ -93,6 +109,6 @@ def test_a_preset_may_be_copied_and_changed(tmp_path: Path) -> None:
     mine, preset = load_recipe(tmp_path / "mine.toml"), load_preset("cifar10-resnet20-tuned")
     assert mine.recipe == preset.recipe.replace(lr=0.3)
     (tmp_path / "other.toml").write_text("base = '../demo'\n")
-    unknown = r"recipe 'other': base = '../demo' is unknown: choose one of paper, progressive, tuned"
+    unknown = r"recipe 'other': base = '../demo' is unknown: choose one of leaderboard, paper, progressive, tuned"
     with pytest.raises(RecipeError, match=unknown):
         load_recipe(tmp_path / "other.toml")

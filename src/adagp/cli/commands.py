@@ -19,6 +19,11 @@ COMMANDS = {
         "compare_command",
         "Train several methods over several seeds, interleaved, and judge them.",
     ),
+    "leaderboard": Listed(
+        "adagp.cli.leaderboard",
+        "leaderboard_command",
+        "Show which method reaches plain backpropagation's score soonest, from run folders.",
+    ),
     "schedule": Listed(
         "adagp.cli.schedule",
         "schedule_app",

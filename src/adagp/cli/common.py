@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -126,7 +126,9 @@ def print_table(table: Table) -> None:
     longest_words = [[max(cell.split(), key=len, default="") for cell in row] for row in (table.columns, *table.rows)]
     wide = Console(highlight=False, width=max(console.width, _width(longest_words)))
     for place, heading in enumerate(headings):
-        rich.add_column(escape(heading), justify="left" if place < table.text_columns else "right")
+        longest = max(len(row[place]) for row in longest_words)
+        justify: Literal["left", "right"] = "left" if place < table.text_columns else "right"
+        rich.add_column(escape(heading), justify=justify, min_width=longest)
     for row in table.rows:
         rich.add_row(*(escape(cell) for cell in row))
     wide.print(rich)

@@ -1,6 +1,8 @@
 """Tables of comparisons under the budget protocol."""
 
-from adagp.report.table import Table
+from collections.abc import Sequence
+
+from adagp.report.table import Table, to_markdown
 from adagp.training.budget.judge import Interval, Reached, Speed
 from adagp.training.budget.result import BudgetResult, MethodOutcome
 from adagp.training.tasks import Metric
@@ -21,7 +23,7 @@ def method_table(result: BudgetResult) -> Table:
     shares = ", ".join(f"{share:g}" for share in result.settings.options.shares)
     better = "; lower is better" if metric.lower_is_better else ""
     return Table(
-        title=f"{setting_name(result)}: {result.budget_seconds:.0f} reference seconds each",
+        title=f"{setting_name(result)}: {result.budget_seconds:.3g} reference seconds each",
         columns=(
             "method",
             metric.heading,
@@ -98,7 +100,7 @@ def reached_cell(reached: Reached) -> str:
     """When the target was reached, as a cell."""
     if reached.seconds is None:
         return "not reached"
-    return f"{'<= ' if reached.at_most else ''}{reached.seconds:.0f}"
+    return f"{'<= ' if reached.at_most else ''}{reached.seconds:.3g}"
 
 
 def speed_cell(found: Speed | None) -> str:
@@ -107,3 +109,69 @@ def speed_cell(found: Speed | None) -> str:
         return "-"
     bounds = "" if found.low is None or found.high is None else f" ({found.low:.2f} to {found.high:.2f})"
     return f"{'>= ' if found.bound else ''}{found.ratio:.2f}{bounds}"
+
+
+def command(result: BudgetResult, method: str) -> str:
+    """The command that runs one row of a leaderboard again."""
+    names = "bp" if method == "bp" else f"bp,{method}"
+    seeds = ",".join(map(str, result.settings.seeds))
+    origin = f" {result.settings.origin}" if result.settings.origin else ""
+    return f"adagp compare --protocol budget{origin} --methods {names} --seeds {seeds}"
+
+
+def head_table(results: Sequence[BudgetResult]) -> Table:
+    """One row for each setting: the method that reaches plain backpropagation's score soonest."""
+    return Table(
+        title="Soonest at the target",
+        columns=("setting", "seeds", "target", "bp s", "soonest", "s", "x sooner than bp", "verdict"),
+        rows=[_head_row(result) for result in results],
+        notes=("s: reference seconds; the target is what tuned bp reaches in the middle budget",),
+        text_columns=1,
+    )
+
+
+def _head_row(result: BudgetResult) -> tuple[str, ...]:
+    others = [outcome for outcome in ranked(result) if outcome.method != "bp"]
+    plain = next((outcome for outcome in result.methods if outcome.method == "bp"), None)
+    target = "-" if result.target is None else result.metric.show(result.target.score)
+    row = (
+        setting_name(result),
+        str(len(result.settings.seeds)),
+        target,
+        "-" if plain is None else reached_cell(plain.reached),
+    )
+    if not others:
+        return (*row, "-", "-", "-", "-")
+    best = others[0]
+    return (*row, best.method, reached_cell(best.reached), speed_cell(best.speed), best.verdict)
+
+
+def page(results: Sequence[BudgetResult], pictures: Sequence[str]) -> str:
+    """The leaderboard as a Markdown page; `pictures` are the names of one picture for each setting."""
+    parts = [_INTRODUCTION, to_markdown(head_table(results))]
+    for result, picture in zip(results, pictures, strict=True):
+        table = method_table(result)
+        rows = [(*row, f"`{command(result, row[0])}`") for row in table.rows]
+        shown = Table(table.title, (*table.columns, "run it again"), rows, table.notes, table.text_columns)
+        parts += [
+            f"## {setting_name(result)}\n",
+            f"{notes_line(result)} {_machine(result)}\n",
+            to_markdown(shown),
+            f"![Time to the target, and final score against time: {setting_name(result)}]({picture})\n",
+        ]
+    return "\n".join(parts)
+
+
+_INTRODUCTION = """# Which method trains best in the same time?
+
+Every method gets the same reference seconds: batches x the cost of a batch, measured once and side by side. Its
+learning rate is chosen on validation items and decays in full. Plain backpropagation, the rival of all, also chooses
+its batch size. [How it is done](compare.md#the-budget-protocol); [what the rivals are](rivals.md).
+`adagp leaderboard RUNS --page FILE` writes this page from run folders.
+"""
+
+
+def _machine(result: BudgetResult) -> str:
+    environment = result.environment
+    threads = environment.get("threads")
+    return f"Costs were measured on {environment.get('device_name')}, {threads} thread{'' if threads == 1 else 's'}."

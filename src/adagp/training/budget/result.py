@@ -37,6 +37,7 @@ class MethodOutcome:
         train_loss: Mean training loss of the last epoch in the whole budget; None without true gradients.
         seconds: Mean reference seconds in the whole budget.
         reached: When the mean over seeds reached the target.
+        times: When each seed reached it, for the seeds that have runs of every length.
         gain: By how much its score is better than plain backpropagation's, over paired seeds; None for itself.
         gain_p: Of the paired test that the gain is 0.
         speed: How much sooner it reached the target.
@@ -53,6 +54,7 @@ class MethodOutcome:
     train_loss: float | None
     seconds: float
     reached: Reached
+    times: tuple[Reached, ...]
     gain: Interval | None
     gain_p: float | None
     speed: Speed | None
@@ -179,6 +181,7 @@ def _method(
         train_loss=fmean(losses) if losses else None,
         seconds=fmean(run.seconds for run in full.values()),
         reached=reached,
+        times=_times(settings, runs, target, metric),
         gain=interval(gains) if gains and not is_plain else None,
         gain_p=gain_p,
         speed=faster,
@@ -206,6 +209,19 @@ def _reached(settings: BudgetSettings, runs: list[RunOutcome], target: Target | 
     return Reached(None) if target is None else time_to(target.score, _means(settings, runs), metric)
 
 
+def _whole_seeds(settings: BudgetSettings, *methods: list[RunOutcome]) -> list[int]:
+    """The seeds with runs of every length in all of these methods."""
+    count = len(settings.options.shares)
+    return [seed for seed in settings.seeds if all(sum(run.seed == seed for run in runs) == count for runs in methods)]
+
+
+def _times(
+    settings: BudgetSettings, runs: list[RunOutcome], target: Target | None, metric: Metric
+) -> tuple[Reached, ...]:
+    seeds = [] if target is None else _whole_seeds(settings, runs)
+    return tuple(time_to(target.score, _of_seed(runs, seed), metric) for seed in seeds if target is not None)
+
+
 def _speed(
     settings: BudgetSettings,
     runs: list[RunOutcome],
@@ -215,12 +231,7 @@ def _speed(
 ) -> Speed | None:
     if target is None:
         return None
-    count = len(settings.options.shares)
-    seeds = [
-        seed
-        for seed in settings.seeds
-        if all(sum(run.seed == seed for run in of_method) == count for of_method in (runs, plain))
-    ]
+    seeds = _whole_seeds(settings, runs, plain)
     paired = [[run for run in of_method if run.seed in seeds] for of_method in (plain, runs)]
     if not seeds:
         return None
