@@ -74,7 +74,7 @@ def check_layers(recipe: Recipe) -> None:
             )
         build_schedule(recipe, model, 1, 1)
         if methods.get(recipe.method).planning is Planning.LOCAL:
-            Local(recipe.cut_names).attach(model)
+            Local(recipe.cut_names).attach(model, ())
     except ValueError as error:
         raise RecipeError(str(error)) from error
 
