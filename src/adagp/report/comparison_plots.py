@@ -28,6 +28,8 @@ METHOD_STYLES = {
     "zero": ("#D55E00", "-."),
     "random": ("#CC79A7", "-."),
     "topk": ("#009E73", "-."),
+    "sampled": ("#000000", "-."),
+    "economical": ("#000000", "--"),
     "prefix": ("#0072B2", "-."),
     "prefix-zero": ("#E69F00", "-."),
     "table": ("#56B4E9", "-."),

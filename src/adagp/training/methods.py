@@ -23,6 +23,10 @@ class Planning(Enum):
     """None; samples grow when a measurement says that it pays."""
     APPROXIMATION = auto()
     """Some layers in some batches, by the recipe's schedule."""
+    SAMPLED = auto()
+    """The weight gradients of all layers of one kind are sampled, in every batch."""
+    ECONOMICAL = auto()
+    """The weight gradients of layers for which a measurement says that it pays are sampled."""
     TABLE = auto()
     """Those that the table in the recipe's schedule names."""
 
@@ -81,6 +85,15 @@ _METHODS = (
     Method("random", "the same layers get new random numbers in every batch", Planning.APPROXIMATION, "random"),
     Method(
         "topk", "the same layers use only the k largest output gradients per channel", Planning.APPROXIMATION, "topk"
+    ),
+    Method(
+        "sampled", "all convolutions, or else Linear layers, sample their weight gradients", Planning.SAMPLED, "sampled"
+    ),
+    Method(
+        "economical",
+        "layers sample their weight gradients where a measurement says that it pays",
+        Planning.ECONOMICAL,
+        "sampled",
     ),
     Method(
         "prefix",

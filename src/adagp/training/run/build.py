@@ -7,7 +7,7 @@ from torch import nn
 
 from adagp import AdaGP
 from adagp.schedules import Schedule
-from adagp.sources import Random, Source, TopK
+from adagp.sources import Random, Sampled, Source, TopK
 from adagp.training import methods
 from adagp.training.recipe import Recipe
 
@@ -52,6 +52,10 @@ def attach(
 
 
 def _sources(recipe: Recipe, schedule: Schedule) -> dict[str, Source]:
-    """The sources with options. Each seed draws its own random gradients."""
-    built: dict[str, Source] = {"topk": TopK(recipe.topk, recipe.topk_scale), "random": Random(seed=recipe.seed)}
+    """The sources with options. Each seed draws its own random numbers."""
+    built: dict[str, Source] = {
+        "topk": TopK(recipe.topk, recipe.topk_scale),
+        "random": Random(seed=recipe.seed),
+        "sampled": Sampled(recipe.rate, keep=recipe.keep, seed=recipe.seed),
+    }
     return {name: source for name, source in built.items() if name in schedule.sources}
