@@ -34,7 +34,7 @@ def test_what_pays_is_what_makes_more_progress_in_a_second(
         assert found.pays == (worth > 1)
 
 
-def test_seconds_are_medians_and_squares_are_means() -> None:
+def test_the_shortest_seconds_count_and_the_mean_of_squares() -> None:
     (found,) = findings([trial(0.5, 0.1, None), trial(9.0, 0.1, 1.0), trial(0.5, 0.4, 3.0)])
     assert found.saved == pytest.approx(0.5 / 3)
     assert found.added_variance == pytest.approx(0.2 / 2)

@@ -39,6 +39,8 @@ NETS = {
     "padded by its edge": (nn.Conv2d(4, 6, 3, padding="same", padding_mode="reflect"), (6, 4, 7, 7)),
     "one dimension": (nn.Conv1d(4, 6, 3, padding=2, dilation=2), (8, 4, 20)),
     "no batch": (nn.Conv2d(4, 6, 3), (4, 9, 9)),
+    "one pixel": (nn.Conv2d(4, 6, 1, stride=2), (8, 4, 9, 9)),
+    "one pixel of a line": (nn.Conv1d(4, 6, 1, stride=2), (4, 21)),
     "tokens": (nn.Linear(12, 6), (8, 20, 12)),
     "rows": (nn.Linear(12, 6), (40, 12)),
     "one row": (nn.Linear(12, 6), (12,)),
@@ -46,9 +48,12 @@ NETS = {
 }
 
 
+@pytest.mark.parametrize("keep", ["input", "rows"])
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("net", NETS)
-def test_the_mean_of_many_batches_is_the_exact_gradient_and_the_rest_is_exact(net: str, channels_last: bool) -> None:
+def test_the_mean_of_many_batches_is_the_exact_gradient_and_the_rest_is_exact(
+    net: str, channels_last: bool, keep: str
+) -> None:
     torch.manual_seed(0)
     layer, shape = copy.deepcopy(NETS[net])
     x = torch.randn(shape) + 0.5
@@ -64,8 +69,8 @@ def test_the_mean_of_many_batches_is_the_exact_gradient_and_the_rest_is_exact(ne
     true = plain(model, loss)
     (grad_input,) = torch.autograd.grad(loss(model), x)
     x.grad = None
-    gp = attach(model, {"1": "sampled"}, sampled=Sampled(rate=0.3, seed=3))
-    found, count = [], 400
+    gp = attach(model, {"1": "sampled"}, sampled=Sampled(rate=0.3, keep=keep, seed=3))
+    found, count = [], 250
     for _ in range(count):
         given_now = under_plan(gp, loss)
         found.append(given_now["1.weight"])
@@ -80,6 +85,49 @@ def test_the_mean_of_many_batches_is_the_exact_gradient_and_the_rest_is_exact(ne
     assert bool(((draws.mean(0) - true["1.weight"]).abs() <= bound).all())
     assert found[0].stride() == true["1.weight"].stride()
     assert len({float(one.sum()) for one in found[:20]}) > (1 if net != "one row" else 0)
+
+
+class Held:
+    """The bytes that autograd saves for a backward."""
+
+    def __init__(self) -> None:
+        self.storages: dict[int, int] = {}
+
+    def pack(self, tensor: Tensor) -> Tensor:
+        self.storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+
+@pytest.mark.parametrize("first", [nn.Linear(32, 32), nn.Conv2d(32, 32, 1)])
+def test_rows_take_a_share_of_the_memory_of_the_input(first: nn.Module) -> None:
+    is_linear = isinstance(first, nn.Linear)
+    x = torch.randn(8, 64, 32) if is_linear else torch.randn(8, 32, 8, 8)
+    held = {}
+    for keep in ("input", "rows"):
+        model = nn.Sequential(copy.deepcopy(first), nn.Flatten(), nn.Linear(2048, 2))
+        gp = attach(model, {"0": "sampled"}, sampled=Sampled(rate=0.25, keep=keep))
+        seen = Held()
+        with gp.batch() as batch:
+            with torch.autograd.graph.saved_tensors_hooks(seen.pack, lambda tensor: tensor):
+                loss = model(x * 1).square().mean()
+            batch.backward(loss)
+        held[keep] = sum(seen.storages.values())
+    left = held["input"] - x.nbytes
+    assert held["rows"] - left < 0.35 * x.nbytes
+
+
+def test_a_resumed_run_draws_the_same_rows() -> None:
+    overrides, data = dict.fromkeys(("0", "7", "9"), "sampled"), batches(6)
+    whole, first, second = build(), build(), build(seed=1)
+    run(attach(whole, overrides, sampled=Sampled(keep="rows")), whole, data)
+    gp = attach(first, overrides, sampled=Sampled(keep="rows"))
+    run(gp, first, data[:4])
+    second.load_state_dict(first.state_dict())
+    resumed = attach(second, overrides, sampled=Sampled(keep="rows"))
+    resumed.optimizer.load_state_dict(gp.optimizer.state_dict())
+    resumed.load_state_dict(gp.state_dict())
+    run(resumed, second, data[4:])
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), second.parameters(), strict=True))
 
 
 def test_the_users_random_numbers_are_left_alone() -> None:
@@ -186,7 +234,8 @@ def test_autocast_gives_gradients_in_the_weights_type() -> None:
         assert nn.functional.cosine_similarity(found.flatten(), true[name].flatten(), dim=0) > 0.9
 
 
-def test_checkpointed_layers_are_served_once() -> None:
+@pytest.mark.parametrize("keep", ["input", "rows"])
+def test_checkpointed_layers_are_served(keep: str) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 2))
     x = torch.randn(30, 6)
@@ -196,8 +245,15 @@ def test_checkpointed_layers_are_served_once() -> None:
         return net[2](hidden).square().mean()  # type: ignore[no-any-return]
 
     true = plain(model, loss)
-    found = under_plan(attach(model, {"0": "sampled"}, sampled=Sampled(rate=1)), loss)
-    assert all(torch.allclose(found[name], true[name], atol=1e-6) for name in true)
+    gp = attach(model, {"0": "sampled"}, sampled=Sampled(rate=0.5, keep=keep))
+    found = []
+    for _ in range(300):
+        given_now = under_plan(gp, loss)
+        assert all(torch.allclose(given_now[name], true[name], atol=1e-6) for name in true if name != "0.weight")
+        found.append(given_now["0.weight"])
+        gp.optimizer.zero_grad()
+    draws = torch.stack(found)
+    assert bool(((draws.mean(0) - true["0.weight"]).abs() <= 5 * draws.std(0) / 300**0.5 + 1e-4).all())
 
 
 @pytest.mark.parametrize(
@@ -207,6 +263,11 @@ def test_checkpointed_layers_are_served_once() -> None:
 def test_rates_that_are_no_shares_are_refused(rates: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=f"{message}: it is the share of positions"):
         Sampled(**rates)  # type: ignore[arg-type]
+
+
+def test_what_is_kept_is_the_input_or_rows() -> None:
+    with pytest.raises(ValueError, match="keep = 'all': it is 'input' or 'rows'"):
+        Sampled(keep="all")
 
 
 def test_a_plan_with_a_rate_that_is_no_share_is_refused() -> None:
@@ -227,11 +288,13 @@ def test_layers_that_cannot_be_served_are_refused_by_name() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # dynamo looks at it where the graph breaks
-def test_a_compiled_model_gets_the_same_gradients() -> None:
+@pytest.mark.parametrize("keep", ["input", "rows"])
+def test_a_compiled_model_gets_the_same_gradients(keep: str) -> None:
     (x, y), *_ = batches(1)
     plain_model, compiled_model = build(), build()
-    expected = under_plan(attach(plain_model, {"0": "sampled", "7": "sampled"}), lambda net: loss_of(net, x, y))
-    gp = attach(compiled_model, {"0": "sampled", "7": "sampled"})
+    overrides = {"0": "sampled", "7": "sampled"}
+    expected = under_plan(attach(plain_model, overrides, sampled=Sampled(keep=keep)), lambda net: loss_of(net, x, y))
+    gp = attach(compiled_model, overrides, sampled=Sampled(keep=keep))
     compiled = torch.compile(compiled_model, backend="eager")
     with gp.batch() as batch:
         batch.backward(loss_of(compiled, x, y))

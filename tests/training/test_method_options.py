@@ -26,6 +26,12 @@ features.*       topk      predicted  backprop
         (("topk",), {"schedule": "ladder"}, "unknown schedule 'ladder'"),
         (("bp", "zero"), {"topk": 4}, "topk and topk_scale would change nothing for bp, zero"),
         (("bp", "random"), {"topk_scale": 0.5}, "topk and topk_scale would change nothing"),
+        (
+            ("bp", "economical"),
+            {"rate": 0.5},
+            "rate or keep would change nothing for bp, economical: it is for sampled",
+        ),
+        (("bp",), {"keep": "rows"}, "rate or keep would change nothing for bp"),
         (("topk",), {"until": "stem"}, "until would change nothing for topk: it is for prefix"),
         (("bp",), {"parts": 3, "head": "predsim"}, "parts and head would change nothing for bp: it is for local"),
         (("bp", "skip"), {"predictor": "paper"}, "predictor = paper would change nothing for bp, skip"),
@@ -44,6 +50,9 @@ def test_options_of_no_use_are_refused(methods: tuple[str, ...], changes: dict[s
     [
         *((("bp", "zero", "random"), {"schedule": name}) for name in (None, "1", "2", "3", "second-layer")),
         (("bp", "topk"), {"topk": 4, "topk_scale": 0.5}),
+        (("bp", "sampled"), {"rate": 0.5, "keep": "rows"}),
+        (("economical",), {"keep": "rows"}),
+        (("table",), {"schedule": "layer 1\n* sampled\n", "rate": 0.1}),
         (("table",), {"schedule": TABLE, "topk": 4, "predictor": "paper"}),
         (("prefix-zero", "adagp-paper"), {"until": "stem", "predictor": "paper"}),
     ],

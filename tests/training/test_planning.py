@@ -9,7 +9,7 @@ from adagp import Phase, Plan, models, schedules
 from adagp.data import DataSet
 from adagp.training import Recipe, RecipeError, Run, Settings, compare
 from adagp.training.batch_kinds import batch_kind
-from adagp.training.planning import middle
+from adagp.training.planning import build_schedule, middle, outline
 
 TABLE = """layer            1         2          3
 features.0       backprop  zero       backprop
@@ -115,3 +115,23 @@ def test_approximations_compare_beside_the_others(recipe: Recipe, digits: DataSe
     assert found["topk"].batches["MIXED"] == 7
     judged = [line.split(" reached ")[0] for line in result.verdict.splitlines() if " reached " in line]
     assert judged == ["zero", "topk", "prefix"]
+
+
+def test_sampled_takes_the_convolutions_or_else_the_linear_layers() -> None:
+    cnn = Recipe(model="cnn", method="sampled")
+    plan = build_schedule(cnn, outline("cnn"), 10, 5)(0)
+    kinds = {name: type(outline("cnn").get_submodule(name)).__name__ for name in plan.overrides}
+    assert set(kinds.values()) == {"Conv2d"}
+    assert set(plan.overrides.values()) == {"sampled"}
+    transformer = Recipe(model="transformer", data="multi30k", method="sampled")
+    assert build_schedule(transformer, outline("transformer"), 10, 5)(3).overrides
+    fewer = build_schedule(cnn.replace(include="Linear"), outline("cnn"), 10, 5)(0).overrides
+    assert fewer
+    assert not fewer.keys() & plan.overrides.keys()
+
+
+def test_economical_measures_layers_of_both_kinds_soon_enough_in_a_short_run() -> None:
+    schedule = build_schedule(Recipe(model="cnn", method="economical"), outline("cnn"), 40, 20)
+    assert schedule(3).trial_rates == ()
+    assert schedule(4).trial_rates == (0.1, 0.25, 0.5)
+    assert set(schedule(4).overrides) == set(schedules.layer_names(outline("cnn")))

@@ -144,7 +144,9 @@ class ForwardPass:
                 raise TypeError(
                     f"layer {layer.name!r} was called without a tensor as its input: give it another source"
                 )
-            return deliver_grad_output(output, layer_input, partial(entry.source.receive, layer))
+            source = entry.source
+            receive, keep = partial(source.receive_kept, layer), partial(source.keep, layer)
+            return deliver_grad_output(output, layer_input, receive, keep)
         return None
 
     def _record(self, entry: LayerBatch, layer_input: Any, output: Any) -> None:

@@ -53,12 +53,12 @@ def schedule_command(
             "are looked at"
         )
     chosen = methods.get(method)
-    if chosen.planning in (Planning.ADAPTIVE, Planning.GROWING):
+    if chosen.planning in (Planning.ADAPTIVE, Planning.GROWING, Planning.ECONOMICAL):
         raise RecipeError(
             f"the {method} schedule depends on what it measures: train with it: "
             f"`adagp train --method {method}` prints its reasons and keeps them in metrics.json"
         )
-    if chosen.planning in (Planning.APPROXIMATION, Planning.PREFIX, Planning.TABLE):
+    if chosen.planning in (Planning.APPROXIMATION, Planning.PREFIX, Planning.SAMPLED, Planning.TABLE):
         raise RecipeError(f"method {method} plans layer by layer: see `adagp schedule show --help`")
     if chosen.planning is Planning.LOCAL:
         raise RecipeError(f"method {method} has the same plan in every batch: every layer is local")

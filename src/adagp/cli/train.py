@@ -46,6 +46,7 @@ def train_command(
     - `adagp train --method bp --epochs 3 --lr 0.01`: plain backpropagation.
     - `adagp train --method progressive --model resnet14`: small images first, full size at the end.
     - `adagp train --method local --model resnet20 --set parts=2`: each half learns from a head of its own.
+    - `adagp train --method sampled --set rate=0.5`: unbiased weight gradients from half of the positions.
     - `adagp train --method topk --schedule 2`: an approximation; `adagp schedule show` draws its schedule.
     - `adagp train --schedule advise`: measures first which sources pay in which layers, and uses them.
     - `adagp train --preset cifar10-resnet20-tuned --data-root DIR --set predictor=paper`: any recipe field can be set.
@@ -134,6 +135,10 @@ def _schedule_line(run: "Run") -> str:
         return f"{text}, {_samples(recipe)} grow from {smallest:g} of their size when that pays"
     if planning is Planning.APPROXIMATION:
         return f"{text}, {recipe.method} in {APPROXIMATIONS[recipe.schedule or DEFAULT_APPROXIMATION]}"
+    if planning is Planning.SAMPLED:
+        return f"{text}, weight gradients from {100 * recipe.rate:g} % of the positions"
+    if planning is Planning.ECONOMICAL:
+        return f"{text}, layers sampled where a measurement says that it pays"
     warmup, rung = run.ladder.warmup_steps / run.steps_per_epoch, run.ladder.rung_steps / run.steps_per_epoch
     text = f"{text}, warm-up {warmup:.2g} epochs"
     if planning is Planning.ADAPTIVE:

@@ -16,10 +16,7 @@ from torch.nn.grad import conv2d_weight
 
 from adagp.kernels import sampled_compiled, sampled_portable
 from adagp.kernels.geometry import Geometry, check_tensors, geometry
-from adagp.kernels.sampling import draw, inclusion_probabilities
-
-_OWN_MEAN = 4.0
-"""Products of drawn rows for each sample from which on a mean of its own costs little beside them."""
+from adagp.kernels.sampling import draw, has_own_means, inclusion_probabilities
 
 
 @dataclass(frozen=True)
@@ -86,8 +83,7 @@ def sampled_sums(x: Tensor, grad_output: Tensor, conv: Geometry, rate: float, st
     x, grad_output = x.to(dtype), grad_output.to(dtype)
     if rate < 1 and x.shape[0]:
         way = sampled_compiled if x.device.type == "cpu" and not sampled_compiled.why_not() else sampled_portable
-        own_means = grad_output[0, 0].numel() * conv.taps * rate >= _OWN_MEAN
-        scored = way.score(x, grad_output, conv, own_means)
+        scored = way.score(x, grad_output, conv, has_own_means(grad_output[0, 0].numel(), conv.taps, rate))
         if bool(scored.scores.sum().isfinite()):
             drawn = draw(inclusion_probabilities(scored.scores, rate * len(scored.scores)), start)
             total, drawn_totals = way.sum_rows(x, grad_output, conv, drawn)

@@ -9,6 +9,15 @@ _ROUNDS = 20
 """At most so often rows that are certain to be drawn leave the rest of the count to the others."""
 
 
+_OWN_MEAN = 4.0
+"""Products of drawn rows for each sample from which on a mean of its own costs little beside them."""
+
+
+def has_own_means(positions: int, taps: int, rate: float) -> bool:
+    """Whether each sample has a mean input of its own, or all of them have one in common."""
+    return positions * taps * rate >= _OWN_MEAN
+
+
 @dataclass(frozen=True)
 class Scored:
     """The score of every position, and the exact sums that go with the means of the input.

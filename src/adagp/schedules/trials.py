@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean
 
 from adagp.schedules.breakeven import kept_progress, most_added_variance, saved_share
 
@@ -69,15 +69,18 @@ class Finding:
 
 
 def findings(trials: Sequence[Trial]) -> list[Finding]:
-    """What trials say about each rate: medians of seconds, means of squares; empty while the spread is not known."""
+    """What trials say about each rate; empty while the spread is not known.
+
+    The shortest time counts, because other work on the machine only ever adds to it.
+    """
     spreads = [trial.spread for trial in trials if trial.spread is not None]
     if not spreads:
         return []
-    spread, exact = fmean(spreads), median(trial.exact_seconds for trial in trials)
-    whole = exact + median(trial.other_seconds for trial in trials)
+    spread, exact = fmean(spreads), min(trial.exact_seconds for trial in trials)
+    whole = exact + min(trial.other_seconds for trial in trials)
 
     def finding(rate: float) -> Finding:
-        seconds, added = median(one.seconds[rate] for one in trials), fmean(one.added[rate] for one in trials)
+        seconds, added = min(one.seconds[rate] for one in trials), fmean(one.added[rate] for one in trials)
         saved = saved_share(exact / whole, seconds / exact) if whole > 0 and exact > 0 else 0.0
         return Finding(rate, saved, added / spread if spread > 0 else float("inf"))
 

@@ -57,6 +57,14 @@ class Source:
         Called in backward if its spec `needs_grad_output`.
         """
 
+    def keep(self, layer: Layer, layer_input: Tensor) -> tuple[Tensor, ...]:
+        """What is kept of a layer's input from the forward to the backward; override it to keep less."""
+        return (layer_input,)
+
+    def receive_kept(self, layer: Layer, kept: tuple[Tensor, ...], grad_output: Tensor) -> None:
+        """The same as `receive`, given what was kept."""
+        self.receive(layer, kept[0], grad_output)
+
     def take_trials(self) -> dict[str, Trial]:
         """What the `trial_rates` of the batch's plan showed of each layer; asked once, after the batch."""
         return {}

@@ -15,6 +15,11 @@ def unused_options(names: Sequence[str], recipe: Recipe) -> list[str]:
     cells = recipe.schedule if Planning.TABLE in plannings and recipe.schedule else ""
     if (recipe.topk != 1 or recipe.topk_scale != 1) and "topk" not in names and "topk" not in cells:
         problems.append(_unused("topk and topk_scale", names, "topk, and for tables that contain topk"))
+    sampled = {"sampled", "economical"} & set(names) or "sampled" in cells
+    if (recipe.rate != Recipe.rate and not ("sampled" in names or "sampled" in cells)) or (
+        recipe.keep != Recipe.keep and not sampled
+    ):
+        problems.append(_unused("rate or keep", names, "sampled, and for tables that contain sampled"))
     if recipe.until is not None and Planning.PREFIX not in plannings:
         problems.append(_unused("until", names, "prefix and prefix-zero"))
     if recipe.levels != Recipe.levels and not {"progressive", "growing"} & set(names):

@@ -25,6 +25,10 @@ class Planning(Enum):
     """All parts of the network but the last, which learn from losses of their own."""
     APPROXIMATION = auto()
     """Some layers in some batches, by the recipe's schedule."""
+    SAMPLED = auto()
+    """The weight gradients of all layers of one kind are sampled, in every batch."""
+    ECONOMICAL = auto()
+    """The weight gradients of layers for which a measurement says that it pays are sampled."""
     TABLE = auto()
     """Those that the table in the recipe's schedule names."""
 
@@ -89,6 +93,15 @@ _METHODS = (
     Method("random", "the same layers get new random numbers in every batch", Planning.APPROXIMATION, "random"),
     Method(
         "topk", "the same layers use only the k largest output gradients per channel", Planning.APPROXIMATION, "topk"
+    ),
+    Method(
+        "sampled", "all convolutions, or else Linear layers, sample their weight gradients", Planning.SAMPLED, "sampled"
+    ),
+    Method(
+        "economical",
+        "layers sample their weight gradients where a measurement says that it pays",
+        Planning.ECONOMICAL,
+        "sampled",
     ),
     Method(
         "prefix",

@@ -49,10 +49,24 @@ def build_schedule(recipe: Recipe, model: nn.Module, total_steps: int, steps_per
             # The paper counts convolutions only.
             layers = schedules.layer_names(model, recipe.include or "Conv", recipe.exclude)
             return schedules.approximation(recipe.schedule or DEFAULT_APPROXIMATION, layers, method.source or "")
+        case Planning.SAMPLED:
+            return schedules.approximate(sampled_layers(recipe, model), method.source or "")
+        case Planning.ECONOMICAL:
+            layers = schedules.layer_names(model, recipe.include or "Conv[12]d|Linear", recipe.exclude)
+            return schedules.economical(layers, first=min(20, total_steps // 10))
         case Planning.TABLE:
             return schedules.from_table(
                 recipe.schedule or "", schedules.layer_names(model, recipe.include, recipe.exclude)
             )
+
+
+def sampled_layers(recipe: Recipe, model: nn.Module) -> list[str]:
+    """The layers of the method `sampled`: convolutions, which have most positions, or else Linear layers."""
+    names, modules = schedules.layer_names(model, recipe.include, recipe.exclude), dict(model.named_modules())
+    if recipe.include is not None:
+        return names
+    convolutions = [name for name in names if isinstance(modules.get(name), nn.Conv1d | nn.Conv2d)]
+    return convolutions or [name for name in names if isinstance(modules.get(name), nn.Linear)]
 
 
 def shrinking_dimensions(model: str) -> int:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Self
 
 from adagp import data, models
 from adagp.data.vocabulary import LARGEST, SMALLEST
+from adagp.defaults import SAMPLED_RATE
 from adagp.schedules import progressive
 from adagp.training import methods
 from adagp.training.errors import RecipeError
@@ -118,6 +119,9 @@ class Recipe:
             `0.5:0.6,1:0.4`. For `growing` the scales count.
         scale: The fraction of their size that images or contexts have in the cheap batches of `coarse`, and in all of
             `small-size`.
+        rate: The share of positions that `sampled` draws.
+        keep: What `sampled` keeps of a layer's input until the backward: `input`, or the `rows` that it draws in the
+            forward.
         topk: Entries of `grad_output` that `topk` keeps per sample and channel.
         topk_scale: Factor that `topk` gradients are multiplied by.
         parts: For `local`, the number of parts of the network.
@@ -162,6 +166,8 @@ class Recipe:
     schedule: str | None = None
     levels: Annotated[str, Levels()] = "0.5:0.6,1:0.4"
     scale: Annotated[float, Range(above=0, most=1)] = 0.5
+    rate: Annotated[float, Range(above=0, most=1)] = SAMPLED_RATE
+    keep: Annotated[str, OneOf(lambda: ("input", "rows"))] = "input"
     topk: _Count = 1
     topk_scale: _Positive = 1.0
     parts: _Count = 2

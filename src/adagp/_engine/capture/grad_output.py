@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Deliver = Callable[[Tensor, Tensor], None]
-"""Called in backward with the layer's input and the gradient at its output."""
+Deliver = Callable[[tuple[Tensor, ...], Tensor], None]
+"""Called in backward with what was kept of the layer's input and the gradient at its output."""
+Keep = Callable[[Tensor], tuple[Tensor, ...]]
+"""Chooses in the forward what is kept of the layer's input."""
 
 
 class _Deliver(torch.autograd.Function):
@@ -19,38 +21,51 @@ class _Deliver(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, _anchor: Tensor, layer_input: Tensor, arrived: list[Tensor]) -> Tensor:
-        ctx.save_for_backward(layer_input)
+    def forward(ctx: Any, output: Tensor, _anchor: Tensor, arrived: list[Tensor], *kept: Tensor) -> Tensor:
+        ctx.save_for_backward(*kept)
         ctx.arrived = arrived
         ctx.mark_dirty(output)
         return output
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        ctx.arrived[:] = [ctx.saved_tensors[0], grads[0].detach()]
-        return grads[0], grads[0].new_empty(0), None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        kept = ctx.saved_tensors  # checkpointing gives them once
+        ctx.arrived[:] = [*kept, grads[0].detach()]
+        return grads[0], grads[0].new_empty(0), None, *(None for _ in kept)
 
 
-def deliver_grad_output(output: Tensor, layer_input: Tensor, deliver: Deliver) -> Tensor:
-    """The output to use in place of `output`; `deliver` is called when backward passes it."""
-    if torch.compiler.is_compiling():  # what `deliver` does cannot be part of a compiled graph
-        outside: Tensor = torch.compiler.disable(_delivered)(output, layer_input, deliver)
+def _whole(layer_input: Tensor) -> tuple[Tensor, ...]:
+    return (layer_input,)
+
+
+def deliver_grad_output(output: Tensor, layer_input: Tensor, deliver: Deliver, keep: Keep = _whole) -> Tensor:
+    """The output to use in place of `output`; `deliver` is called when backward passes it.
+
+    Args:
+        output: Of the layer.
+        layer_input: Its input.
+        deliver: Gets what was kept, and the gradient.
+        keep: Chooses what is kept; nothing else of the input is held.
+    """
+    if torch.compiler.is_compiling():  # what these do cannot be part of a compiled graph
+        outside: Tensor = torch.compiler.disable(_delivered)(output, layer_input, deliver, keep)
         return outside
-    return _delivered(output, layer_input, deliver)
+    return _delivered(output, layer_input, deliver, keep)
 
 
-def _delivered(output: Tensor, layer_input: Tensor, deliver: Deliver) -> Tensor:
+def _delivered(output: Tensor, layer_input: Tensor, deliver: Deliver, keep: Keep) -> Tensor:
     arrived: list[Tensor] = []
 
     def hand_over(_: Tensor) -> None:
-        layer_input, grad_output = arrived
+        *given, grad_output = arrived
         arrived.clear()
         with torch.no_grad():
-            deliver(layer_input, grad_output)
+            deliver(tuple(given), grad_output)
 
     anchor = torch.empty(0, device=output.device, dtype=output.dtype, requires_grad=True)
     anchor.register_post_accumulate_grad_hook(hand_over)
     # A view (Linear gives one for sequences) would be detached from this by the first in-place operation on it.
     fresh = output.clone() if output._is_view() else output
-    passed: Tensor = _Deliver.apply(fresh, anchor, layer_input.detach(), arrived)  # type: ignore[no-untyped-call]
+    kept = keep(layer_input.detach())
+    passed: Tensor = _Deliver.apply(fresh, anchor, arrived, *kept)  # type: ignore[no-untyped-call]
     return passed

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from adagp._engine.capture.grad_output import deliver_grad_output
+from adagp._engine.capture.grad_output import Deliver, deliver_grad_output
 from adagp._engine.capture.pooling import BatchSum, Pooler
 from adagp._engine.layer_batch import LayerBatch
 from adagp.layers import Layer
@@ -141,7 +141,7 @@ class Recorder:
         call = self._calls[-1]
         if has_graph:
 
-            def arrived(_: Tensor, grad_output: Tensor) -> None:
+            def arrived(_: tuple[Tensor, ...], grad_output: Tensor) -> None:
                 call.loss_grad = grad_output.float()
 
             return watched_output(output, arrived)
@@ -201,7 +201,7 @@ class Recorder:
         return total
 
 
-def watched_output(output: Tensor, arrived: Callable[[Tensor, Tensor], None]) -> Tensor:
+def watched_output(output: Tensor, arrived: Deliver) -> Tensor:
     """The model's output, with a call when the gradient arrives at it.
 
     A copy, because the model's last operation may need its output as it is in backward.

@@ -185,7 +185,8 @@ def _peaks(run: Run, shares: list[tuple[Plan, float]]) -> dict[str, int]:
 
 def _estimated(recipe: Recipe) -> Recipe:
     """Count methods that decide while they train as those that follow a plan: their cost is an estimate."""
-    planned = {Planning.ADAPTIVE: "adagp", Planning.GROWING: "progressive"}.get(methods.get(recipe.method).planning)
+    plans = {Planning.ADAPTIVE: "adagp", Planning.GROWING: "progressive", Planning.ECONOMICAL: "sampled"}
+    planned = plans.get(methods.get(recipe.method).planning)
     return recipe if planned is None else recipe.replace(method=planned)
 
 

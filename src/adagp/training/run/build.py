@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from adagp import AdaGP
 from adagp.files import read_bytes
 from adagp.schedules import Schedule
-from adagp.sources import Local, Random, Source, TopK
+from adagp.sources import Local, Random, Sampled, Source, TopK
 from adagp.training import methods
 from adagp.training.recipe import Recipe
 from adagp.training.tasks.task import LocalTask, Task
@@ -81,8 +81,12 @@ def attach(
 
 
 def _sources(recipe: Recipe, schedule: Schedule, task: Task) -> dict[str, Source]:
-    """The sources with options. Each seed draws its own random gradients."""
-    built: dict[str, Source] = {"topk": TopK(recipe.topk, recipe.topk_scale), "random": Random(seed=recipe.seed)}
+    """The sources with options. Each seed draws its own random numbers."""
+    built: dict[str, Source] = {
+        "topk": TopK(recipe.topk, recipe.topk_scale),
+        "random": Random(seed=recipe.seed),
+        "sampled": Sampled(recipe.rate, keep=recipe.keep, seed=recipe.seed),
+    }
     if "local" in schedule.sources and not isinstance(task, LocalTask):
         raise ValueError(
             f"source local is for classification and next-token prediction, and {recipe.model} for neither"

@@ -19,7 +19,7 @@ T = TypeVar("T")
 # A rank that dies closes its connections, which the others notice at once; this is for one that hangs.
 PATIENCE = timedelta(minutes=10)
 _EVALUATION_PATIENCE = timedelta(days=1)
-_MIXING = (Planning.PREFIX, Planning.APPROXIMATION, Planning.TABLE)
+_MIXING = (Planning.PREFIX, Planning.APPROXIMATION, Planning.SAMPLED, Planning.ECONOMICAL, Planning.TABLE)
 
 
 @dataclass(frozen=True)
