@@ -25,6 +25,9 @@ class Source:
     always_finite = False
     """Whether its rows are finite by construction, so that they are not checked. Subclasses must say so themselves."""
 
+    def attach(self, layers: Sequence[Layer]) -> None:
+        """Get to know the layers. Called once, before anything else."""
+
     def wants_features(self, layer: str) -> bool:
         """Whether it uses this layer's features in this batch. Asked before the forward if `needs_features`."""
         return True
