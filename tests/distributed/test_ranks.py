@@ -384,24 +384,6 @@ def test_a_layer_that_runs_on_some_ranks_only_is_refused_on_all() -> None:
     assert all("layer '3' ran on 1 of 2 ranks" in message for message in on_ranks(2, wander))
 
 
-def shard(rank: int, count: int) -> str:
-    from torch.distributed.fsdp import fully_shard
-
-    model = build()
-    fully_shard(model)
-    try:
-        AdaGP(model, sgd(model), schedules.fixed(1, 1))
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
-def test_sharded_parameters_are_refused_with_the_reason() -> None:
-    for message in on_ranks(2, shard):
-        assert "'0.weight' is a DTensor" in message
-        assert "Use DistributedDataParallel" in message
-
-
 def test_random_gradients_are_the_same_on_all_ranks() -> None:
     one, two = on_ranks(2, draw)
     assert one["counts"] == two["counts"] == {"random": 8, "backprop": 8}

@@ -9,10 +9,10 @@ A batch that is given in several `with` blocks is completed by the last of them.
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from functools import partial
+from functools import cached_property, partial
 from math import inf
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -26,14 +26,21 @@ from adagp._engine.finite import NonFiniteError, entries, first_broken, is_cheap
 from adagp._engine.forward import ForwardPass
 from adagp._engine.graph import GraphCut
 from adagp._engine.layer_batch import LayerBatch, layer_batch
-from adagp._engine.learning import find_true_grads, notice_missing_gradients, teach
+from adagp._engine.learning import (
+    find_true_grads,
+    notice_missing_gradients,
+    sums_of_all_rows,
+    sums_of_own_rows,
+    teach,
+)
 from adagp._engine.local import LocalLosses
 from adagp._engine.planning import next_plan, resolve_plan
 from adagp._engine.progress import Progress
 from adagp._engine.scaling import Backward, LossScaling
 from adagp._engine.setup import Setup
-from adagp._engine.supply import write_gradients
-from adagp.predictors import Features
+from adagp._engine.supply import is_always_finite, write_gradients
+from adagp.distributed.ranks import reshard
+from adagp.layers import Rows
 from adagp.quality import GradientAlignment
 from adagp.schedules import Phase
 from adagp.sources import GradientRequest
@@ -274,13 +281,15 @@ class Batch:
         self.is_over = True
         alignments: dict[str, GradientAlignment] = {}
         with torch.no_grad(), _full_precision(self._setup.device):
+            if self._setup.ranks.shards_rows:
+                reshard(self._setup.model)
             shared = self._share()  # before the scaler looks at gradients: all ranks find the same
             layers = self._layers.values()
             notice_missing_gradients(self._progress, self._current, layers, self.step_index, self._ran_own_backward)
             supplied = self._supply(shared)
             if not self.failed:
                 self._scaling.unscale(supplied)
-                alignments = self._learn(shared.features, supplied)
+                alignments = self._learn(shared, supplied)
                 self._step_heads()
         if self.failed:
             self._discard()
@@ -315,7 +324,7 @@ class Batch:
             is_missing = loss_grad is None and any(entry.uses_features and entry.has_run for entry in layers)
         if self._local is not None:
             self.loss_is_finite &= self._local.losses_are_finite
-        own = Findings(self.loss_is_finite, is_missing, loss_grad)
+        own = Findings(self.loss_is_finite, is_missing, loss_grad, tuple(self._row_sums()))
         with_features = not (is_gp and self._setup.options.immediate)
         shared = share(self._setup, layers, own, self._unshared(), with_features)
         self.loss_is_finite = shared.findings.loss_is_finite
@@ -337,6 +346,13 @@ class Batch:
             return [part for part in (*self._setup.parameters(), *self._local.head_parameters()) if part.requires_grad]
         layers = self._layers.values()
         return [part for entry in layers if entry.spec.needs_grad_output for part in entry.layer.parameters()]
+
+    def _row_sums(self) -> list[float]:
+        """Where each rank holds other rows: whether a gradient is not finite here, and the sums of its squares."""
+        if not self._setup.ranks.shards_rows or self.plan.phase is Phase.GP:
+            return []
+        squares = sums_of_squares(self._true_grads) if self._true_grads else {}
+        return [float(self._first_broken(squares, ()) is not None), *sums_of_own_rows(self._layers.values(), squares)]
 
     def _supply(self, shared: Shared) -> list[LayerBatch]:
         """Every source without a backward writes its layers' gradients; those layers are returned."""
@@ -364,6 +380,8 @@ class Batch:
             ]
             if requests and not write_gradients(source, requests, self._timed, self.step_index):
                 self.failed = True
+        if self._setup.ranks.shards_rows and not all(is_always_finite(entry.source) for entry in layers):
+            self.failed = self._setup.ranks.largest([self.failed], self._setup.device)[0] > 0
 
     def _update_now(self, entry: LayerBatch) -> None:
         """Step the optimizer for one layer: every other gradient is None, so nothing else moves."""
@@ -393,21 +411,41 @@ class Batch:
 
     # --- everything learns
 
-    def _learn(self, features: Mapping[str, Features], supplied: Sequence[LayerBatch]) -> dict[str, GradientAlignment]:
+    def _learn(self, shared: Shared, supplied: Sequence[LayerBatch]) -> dict[str, GradientAlignment]:
         """Let everything learn from the true gradients, once they are known to be finite."""
-        true_grads = find_true_grads(self._setup, self._progress, self._layers.values())
+        true_grads = self._true_grads
         learns = self._setup.learns and not self.plan.is_coarse
-        squares = sums_of_squares(true_grads) if true_grads and learns else {}
-        self._stop_if_not_finite(squares, supplied)
+        if shared.findings.row_sums:
+            of_all = self._check_row_sums(shared.findings.row_sums)
+            squares = {name: of_all[name] for name in true_grads} if learns else {}
+        else:
+            squares = sums_of_squares(true_grads) if true_grads and learns else {}
+            broken = self._first_broken(squares, supplied)
+            if broken is not None:
+                self._refuse_gradient(self._setup.name_of(broken))
         self._progress.count("backprop", len(true_grads))
         if not squares:
             return {}
         finite = {name: true_grads[name] for name, values in squares.items() if inf not in values}
         self._progress.count("nonfinite", len(true_grads) - len(finite))
         alignments: dict[str, GradientAlignment] = self._timed(
-            partial(teach, self._setup, self._progress, features, finite, squares)
+            partial(teach, self._setup, self._progress, shared.features, finite, squares)
         )
         return alignments
+
+    @cached_property
+    def _true_grads(self) -> dict[str, Rows]:
+        """The rows of true gradients, not to be asked for before they are unscaled."""
+        return find_true_grads(self._setup, self._progress, self._layers.values())
+
+    def _check_row_sums(self, sums: Sequence[float]) -> dict[str, tuple[float, ...]]:
+        """The sums of squares over all rows of each layer; a gradient that is not finite raises on all ranks."""
+        is_broken, *rest = sums
+        squares = sums_of_all_rows(self._layers.values(), rest)
+        if is_broken:
+            layer = next((f"the weight of layer {name!r}" for name, values in squares.items() if inf in values), None)
+            self._refuse_gradient(layer or "a parameter that belongs to no covered layer")
+        return squares
 
     @property
     def _checks_finite(self) -> bool | None:
@@ -415,8 +453,10 @@ class Batch:
         chosen = self._setup.options.stop_on_nonfinite
         return self._progress.checks_finite if chosen is None else chosen
 
-    def _stop_if_not_finite(self, squares: Mapping[str, tuple[float, ...]], supplied: Sequence[LayerBatch]) -> None:
-        """Raise before anything is updated where a true gradient is not finite.
+    def _first_broken(
+        self, squares: Mapping[str, tuple[float, ...]], supplied: Sequence[LayerBatch]
+    ) -> nn.Parameter | None:
+        """The first parameter whose true gradient is not finite, as far as they are checked.
 
         A GradScaler skips such a step by itself. So may another library, if it ran the backward.
         """
@@ -429,18 +469,20 @@ class Batch:
                     "stop_on_nonfinite=True checks them all the same"
                 )
         if self._checks_finite is False or not self._ran_own_backward or self._scaling.is_enabled:
-            return
+            return None
         known = [entry for name, entry in self._layers.items() if name in squares]
         checked = {id(parameter) for entry in (*known, *supplied) for parameter in entry.layer.parameters()}
         doubtful = [part for entry in known if inf in squares[entry.layer.name] for part in entry.layer.parameters()]
-        broken = first_broken(doubtful, [part for part in parameters if id(part) not in checked])
-        if broken is not None:
-            self._progress.count("nonfinite")
-            raise NonFiniteError(
-                f"the gradient of {self._setup.name_of(broken)} is not finite at step {self.step_index} "
-                f"({self.plan.phase.value}) although the loss is, and nothing was updated: lower the learning rate, "
-                "clip gradients, or resume from the last checkpoint (stop_on_nonfinite=False applies it)"
-            )
+        return first_broken(doubtful, [part for part in parameters if id(part) not in checked])
+
+    def _refuse_gradient(self, of_what: str) -> NoReturn:
+        """Raise before anything is updated."""
+        self._progress.count("nonfinite")
+        raise NonFiniteError(
+            f"the gradient of {of_what} is not finite at step {self.step_index} ({self.plan.phase.value}) although the "
+            "loss is, and nothing was updated: lower the learning rate, clip gradients, or resume from the last "
+            "checkpoint (stop_on_nonfinite=False applies it)"
+        )
 
     # --- the batch is over
 

@@ -32,6 +32,7 @@ from adagp._engine.probe import probe
 from adagp._engine.progress import LayerProgress, Progress
 from adagp._engine.scaling import Backward
 from adagp._engine.setup import Options, set_up
+from adagp.distributed.ranks import reshard
 from adagp.layers import Coverage
 from adagp.layers.coverage import owners
 from adagp.predictors import Predictor
@@ -337,6 +338,8 @@ class AdaGP:
                 closure()
         finally:
             _remove(hooks)
+            if self._setup.ranks.shards_rows:
+                reshard(self._setup.model)
         if not found:
             return "the output of every covered layer is finite"
         return f"layer {found[0]!r} is the first whose output is not finite"

@@ -5,7 +5,7 @@ each part has its place, filled with zeros where there is nothing. With one rank
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +27,13 @@ class Findings:
         loss_is_finite: Whether the loss is.
         lacks_loss_grad: Whether the gradient of the loss at the model's output is missing where it was asked for.
         loss_grad: That gradient.
+        row_sums: Sums over the rows that a rank holds, where each holds others.
     """
 
     loss_is_finite: bool = True
     lacks_loss_grad: bool = False
     loss_grad: Tensor | None = None
+    row_sums: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,14 +76,15 @@ def share(
     findings = own
     if setup.ranks.count > 1:
         message = _Message(setup, layers, parts, unshared)
-        events = [int(not own.loss_is_finite), int(own.lacks_loss_grad)]
-        (failures, lacking), samples = message.send(events, samples)
-        findings = Findings(not failures, bool(lacking), own.loss_grad)
+        events = [not own.loss_is_finite, own.lacks_loss_grad]
+        (failures, lacking), samples, sums = message.send(events, samples, own.row_sums)
+        row_sums = tuple(number / setup.ranks.replicas for number in sums)
+        findings = Findings(not failures, bool(lacking), own.loss_grad, row_sums)
         if not lacking:
             parts = message.means()
     loss_grad = parts.get(_LOSS_GRAD)
     return Shared(
-        Findings(findings.loss_is_finite, findings.lacks_loss_grad, loss_grad),
+        replace(findings, loss_grad=loss_grad),
         _features(layers, parts, loss_grad),
         {entry.layer.name: total for entry, total in zip(asking, samples, strict=True)},
     )
@@ -131,19 +134,25 @@ class _Message:
         self._present: dict[Key, int] = {}
         self._has_new = False
 
-    def send(self, events: Sequence[int], samples: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Send everything whose shape all ranks know. Returns the sums of both."""
+    def send(
+        self, events: Sequence[bool], samples: Sequence[int], row_sums: Sequence[float]
+    ) -> tuple[list[int], list[int], list[float]]:
+        """Send everything whose shape all ranks know. Returns the sums of all three."""
         known = {key: shape for key in self._parts if (shape := self._shape(key)) is not None}
         has_new = any(part is not None and part.shape != known.get(key) for key, part in self._parts.items())
-        ran = [int(entry.has_run) for entry in self._layers]
-        present = [int(part is not None) for part in self._parts.values()]
-        reached = [int(parameter.grad is not None) for parameter in self._unshared]
-        counts = [[int(has_new)], events, samples, ran, present, reached]
+        counts = [
+            [has_new],
+            events,
+            samples,
+            [entry.has_run for entry in self._layers],
+            [part is not None for part in self._parts.values()],
+            [parameter.grad is not None for parameter in self._unshared],
+        ]
+        numbers = torch.tensor([float(one) for part in (*counts, row_sums) for one in part], device=self._device)
         grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in self._unshared]
-        numbers = torch.tensor([float(number) for part in counts for number in part], device=self._device)
         total, *sums = self._ranks.sum([numbers, *(self._filled(key, known[key]) for key in known), *grads])
-        found = [int(number) for number in total.tolist()]
-        (new,), events, samples, ran, present, reached = ([found.pop(0) for _ in part] for part in counts)
+        values = iter(total.tolist())
+        (new,), failures, samples, ran, present, reached = ([int(next(values)) for _ in part] for part in counts)
         self._has_new = new > 0
         self._present = dict(zip(self._parts, present, strict=True))
         self._refuse_differences(ran)
@@ -151,7 +160,7 @@ class _Message:
         for parameter, grad, sum_, ranks in zip(self._unshared, grads, sums[len(known) :], reached, strict=True):
             if ranks:
                 parameter.grad = grad.copy_(sum_.div_(self._ranks.count))
-        return events, samples
+        return failures, samples, list(values)
 
     def means(self) -> dict[Key, Tensor | None]:
         """The mean of each part over all ranks; None where no rank has it."""

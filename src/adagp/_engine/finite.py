@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from adagp.errors import AdagpError
 from adagp.layers import Rows
+from adagp.layers.sharding import own_part
 
 _CHEAP_CHECK = 400
 """Multiply-adds of a forward per parameter from which a look at all gradients takes less than 1 % of a batch.
@@ -26,8 +27,9 @@ def is_cheap(macs: int, parameters: Sequence[nn.Parameter]) -> bool:
 
 
 def entries(grad: Tensor) -> Tensor:
-    """The entries of a gradient that may differ from zero, also of a sparse one."""
-    return grad.coalesce().values() if grad.is_sparse else grad
+    """The entries of a gradient that may differ from zero, also of a sparse one; of a sharded one, this rank's."""
+    own = own_part(grad)
+    return own.coalesce().values() if own.is_sparse else own
 
 
 def is_finite(grad: Tensor) -> bool:

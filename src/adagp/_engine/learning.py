@@ -65,6 +65,19 @@ def find_true_grads(setup: Setup, progress: Progress, layers: Iterable[LayerBatc
     return true_grads
 
 
+def sums_of_own_rows(layers: Iterable[LayerBatch], squares: Mapping[str, tuple[float, ...]]) -> list[float]:
+    """The sums of squares of the rows that this rank holds, in an order that is the same on all ranks."""
+    return [
+        value for entry in layers for value in squares.get(entry.layer.name, (0.0,) * len(entry.layer.parameters()))
+    ]
+
+
+def sums_of_all_rows(layers: Iterable[LayerBatch], sums: Iterable[float]) -> dict[str, tuple[float, ...]]:
+    """Undo `sums_of_own_rows`, after they were added up."""
+    values = iter(sums)
+    return {entry.layer.name: tuple(next(values) for _ in entry.layer.parameters()) for entry in layers}
+
+
 def teach(
     setup: Setup,
     progress: Progress,

@@ -44,6 +44,12 @@ def _refuse_layers(setup: Setup, resolved: ResolvedPlan, step: int) -> None:
                 f"{task.source.name} sees one module's share of the gradient, and a parameter of layer {name!r} "
                 "belongs to another module too: give it another source"
             )
+        if not reason and task.source.needs_grad_output and setup.by_name[name].own is not None:
+            reason = (
+                f"{task.source.name} computes the gradient of a whole weight from a rank's own samples, and layer "
+                f"{name!r} is sharded by fully_shard, so that no rank has its whole gradient: use backprop there, or "
+                "DistributedDataParallel"
+            )
         if reason:
             reasons[name] = reason
     if reasons:

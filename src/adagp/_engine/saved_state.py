@@ -1,17 +1,25 @@
 """What is saved of an `AdaGP`, and how it is taken over."""
 
 import copy
+import io
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from adagp._engine.progress import Progress
 from adagp._engine.setup import Setup
+from adagp.layers.sharding import is_distributed
 
 _FORMAT = 4
 
 
 def save(setup: Setup, progress: Progress) -> dict[str, Any]:
-    """Everything needed to resume, in plain types and tensors, so that it loads with `weights_only=True`."""
+    """Everything needed to resume, in plain types and tensors, so that it loads with `weights_only=True`.
+
+    Where each rank holds other rows, the rows are apart from the rest; see `_apart`.
+    """
     state = {
         "format": _FORMAT,
         "setup": _description(setup),
@@ -21,7 +29,8 @@ def save(setup: Setup, progress: Progress) -> dict[str, Any]:
         "sources": {name: source.state_dict() for name, source in setup.sources.items()},
         "schedule": setup.schedule.state_dict(),
     }
-    return copy.deepcopy(state)  # a snapshot: training goes on in place
+    snapshot = copy.deepcopy(state)  # training goes on in place
+    return _apart(snapshot) if setup.ranks.shards_rows else snapshot
 
 
 def load(setup: Setup, progress: Progress, state: Mapping[str, Any]) -> None:
@@ -30,6 +39,8 @@ def load(setup: Setup, progress: Progress, state: Mapping[str, Any]) -> None:
     Raises:
         ValueError: When the saved model or set-up differs from this one; the message says in what.
     """
+    if setup.ranks.shards_rows and state.keys() == {"rest", "rows"}:
+        state = _together(state)
     _refuse_foreign(setup, state)
     if setup.predictor is not None:
         setup.predictor.load_state_dict(state["predictor"])
@@ -37,6 +48,44 @@ def load(setup: Setup, progress: Progress, state: Mapping[str, Any]) -> None:
         source.load_state_dict(state["sources"][name])
     setup.schedule.load_state_dict(state["schedule"])
     progress.load_state_dict(state["progress"])
+
+
+def _apart(state: dict[str, Any]) -> dict[str, Any]:
+    """The state as `torch.distributed.checkpoint` can load it on any number of ranks.
+
+    It fills the places of a given state, whose keys must therefore be the same before training as after it: `rows`
+    has every tensor that is spread over ranks, `rest` all else, as bytes.
+    """
+    rows: dict[str, Tensor] = {}
+
+    def taken(part: Any, path: str) -> Any:
+        if is_distributed(part):
+            rows[path] = part
+            return (_ROWS_AT, path)
+        if isinstance(part, dict):
+            return {key: taken(one, f"{path}/{key}") for key, one in part.items()}
+        return [taken(one, f"{path}/{place}") for place, one in enumerate(part)] if isinstance(part, list) else part
+
+    rest = io.BytesIO()
+    torch.save(taken(state, ""), rest)
+    return {"rest": rest.getvalue(), "rows": rows}
+
+
+def _together(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Undo `_apart`."""
+
+    def given(part: Any) -> Any:
+        if isinstance(part, tuple) and part[:1] == (_ROWS_AT,):
+            return state["rows"][part[1]]
+        if isinstance(part, dict):
+            return {key: given(one) for key, one in part.items()}
+        return [given(one) for one in part] if isinstance(part, list) else part
+
+    whole: dict[str, Any] = given(torch.load(io.BytesIO(state["rest"]), weights_only=True))
+    return whole
+
+
+_ROWS_AT = "rows at"
 
 
 def _description(setup: Setup) -> dict[str, str]:

@@ -25,6 +25,11 @@ class LossScaling:
         """Nothing is scaled yet."""
         self.scaler = scaler
         self._setup = setup
+        if setup.ranks.shards_rows and self.is_enabled:
+            raise ValueError(
+                "scaler: the model is sharded by fully_shard, and ranks would find overflows in their own rows only: "
+                "use MixedPrecisionPolicy(param_dtype=torch.bfloat16), which needs no GradScaler"
+            )
         self._is_scaled = self._is_foreign = False
         self._unscaled: list[Optimizer] = []
 

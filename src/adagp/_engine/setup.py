@@ -13,12 +13,12 @@ from torch.optim import Optimizer
 from adagp import predictors, schedules
 from adagp import sources as known_sources
 from adagp._engine.capture.recorder import Poolers
-from adagp.distributed.ranks import Ranks, inside_fabric, refuse_sharded, unwrap
+from adagp.distributed.ranks import Ranks, inside_fabric, refuse_old_sharding, unwrap
 from adagp.layers import Layer
 from adagp.layers.coverage import find_layers, present_coverage, shared_layers, uncovered_parameters
-from adagp.predictors import FeatureSpec, Predictor
+from adagp.predictors import FeatureSpec, Predictor, RowSharding
 from adagp.schedules import Plan, Schedule
-from adagp.sources import Local, Source
+from adagp.sources import Local, Remembered, Source
 
 logger = logging.getLogger("adagp")
 
@@ -153,13 +153,16 @@ def set_up(
     model = inside_fabric(model)
     optimizers = tuple(optimizer) if isinstance(optimizer, Sequence) else (optimizer,)
     _refuse_other_kinds(model, optimizers, schedule, predictor)
-    refuse_sharded(model)
+    refuse_old_sharding(model)
     own = unwrap(model)
     layers, reasons = _find(own, optimizers, include, exclude)
     known = schedule if isinstance(schedule, Schedule) else schedules.from_function(schedule)
     built = predictors.build(predictor) if isinstance(predictor, str) else predictor
+    ranks = Ranks(model)
     if built is not None:
         _refuse_predictor(built)
+        if ranks.shards_rows and isinstance(built, RowSharding):
+            built.share_rows(ranks.sum_rows)
         built.attach(layers)
     setup = Setup(
         model=own,
@@ -172,7 +175,7 @@ def set_up(
         reasons=reasons,
         uncovered=tuple(uncovered_parameters(own, layers)),
         shared=frozenset(shared_layers(own, layers)),
-        ranks=Ranks(model),
+        ranks=ranks,
         poolers=Poolers.of(FeatureSpec() if built is None else built.needs),
         options=options,
     )
@@ -216,6 +219,8 @@ def _refuse_what_cannot_work(setup: Setup) -> None:
         names = ", ".join(sorted(map(str, devices)))
         raise ValueError(f"the model's layers are on several devices ({names}): one AdaGP serves one device")
     _refuse_optimizers(setup)
+    if setup.ranks.shards_rows:
+        _refuse_for_sharded_rows(setup)
     if setup.uses_lbfgs and (options.immediate or options.skip_forward):
         raise ValueError(
             "LBFGS evaluates the loss several times a step, with all gradients: use immediate=False and "
@@ -234,6 +239,37 @@ def _refuse_what_cannot_work(setup: Setup) -> None:
             "immediate=True: the predictor asks for the gradient of the loss at the model's output, which is known "
             "only after the forward: use immediate=False"
         )
+
+
+def _refuse_for_sharded_rows(setup: Setup) -> None:
+    """Where each rank holds some rows of a layer, what needs all of them cannot work; all of it is named at once."""
+    reasons = []
+    if setup.options.immediate:
+        reasons.append("immediate=True updates a layer while its whole weight is in use: use immediate=False")
+    if setup.uses_lbfgs:
+        reasons.append("LBFGS needs inner products of whole gradients: use another optimizer")
+    if setup.schedule.wants_probes:
+        reasons.append(
+            f"{type(setup.schedule).__name__} compares whole gradients of several scales: use schedules.progressive"
+        )
+    if setup.predictor is not None and not isinstance(setup.predictor, RowSharding):
+        reasons.append(
+            f"predictor {type(setup.predictor).__name__} has no share_rows, so it cannot learn from some rows of a "
+            "layer: use 'trusted', 'paper' or None, or see adagp.predictors.RowSharding"
+        )
+    if setup.local is not None:
+        reasons.append(
+            "source 'local' runs a backward for each part, and fully_shard gathers and reduces for one of the whole "
+            "model: use DistributedDataParallel"
+        )
+    reasons += [
+        f"source {name!r} remembers gradients in a way of its own, which could not be saved: derive it from "
+        "sources.Remembered"
+        for name, source in setup.sources.items()
+        if source.spec.remembers and not isinstance(source, Remembered)
+    ]
+    if reasons:
+        raise ValueError("the model is sharded by fully_shard, and no rank holds a whole layer: " + "; ".join(reasons))
 
 
 def _refuse_optimizers(setup: Setup) -> None:

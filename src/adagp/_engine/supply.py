@@ -39,9 +39,12 @@ def write_gradients(
         timed(write)
     else:
         write()
-    # A subclass may compute something else than its base: what its base promised does not count.
-    promised = bool(vars(type(source)).get("always_finite", False))
-    return promised or _all_finite(source, [request.layer for request in requests], step)
+    return is_always_finite(source) or _all_finite(source, [request.layer for request in requests], step)
+
+
+def is_always_finite(source: Source) -> bool:
+    """Whether a source promises finite rows; what its base promised does not count: it may compute something else."""
+    return bool(vars(type(source)).get("always_finite", False))
 
 
 def _refuse_rows(source: Source, layer: Layer, rows: object) -> None:
@@ -51,13 +54,15 @@ def _refuse_rows(source: Source, layer: Layer, rows: object) -> None:
     where = f"layer {layer.name!r}: source {source.spec.name!r}"
     if not isinstance(rows, Rows):
         raise TypeError(f"{where} gave a {type(rows).__name__}: give adagp.layers.Rows(weight, bias), or None")
-    if rows.weight.shape != (layer.out, layer.fan_in):
+    if rows.weight.shape != (layer.own_out, layer.fan_in):
         raise ValueError(
-            f"{where} gave a weight of shape {tuple(rows.weight.shape)}; expected {(layer.out, layer.fan_in)}, a row "
-            "for each output unit"
+            f"{where} gave a weight of shape {tuple(rows.weight.shape)}; expected {(layer.own_out, layer.fan_in)}, a "
+            "row for each output unit"
         )
-    if rows.bias is not None and rows.bias.shape != (layer.out, 1):
-        raise ValueError(f"{where} gave a bias of shape {tuple(rows.bias.shape)}; expected {(layer.out, 1)}, or None")
+    if rows.bias is not None and rows.bias.shape != (layer.own_out, 1):
+        raise ValueError(
+            f"{where} gave a bias of shape {tuple(rows.bias.shape)}; expected {(layer.own_out, 1)}, or None"
+        )
 
 
 def _all_finite(source: Source, layers: Sequence[Layer], step: int) -> bool:

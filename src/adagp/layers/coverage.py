@@ -9,6 +9,7 @@ from typing import NamedTuple
 from torch import nn
 
 from adagp.layers.kinds import Layer, LayerKind, kind_of
+from adagp.layers.sharding import is_distributed, own_rows, reason_without_rows
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,9 @@ def find_layers(
         The layers, and for every module that owns parameters the reason why it is not covered (empty for layers).
     """
     choice = _Choice(_pattern("include", include), _pattern("exclude", exclude))
+    optimized = list(optimized)
     in_optimizer = {id(parameter) for parameter in optimized}
+    is_sharded = any(map(is_distributed, optimized))
     functional = _used_functionally(model)
     suppliers: dict[int, str] = {}  # which layer supplies a parameter's gradient
     reasons: dict[str, str] = {}
@@ -92,6 +95,7 @@ def find_layers(
         if not reason and id(owner.module) in functional:
             reason = "used functionally by MultiheadAttention, its output is never seen: use explicit Linear layers"
         reason = reason or _uncovered_reason(owner, in_optimizer, suppliers)
+        reason = reason or (_unsharded_reason(owner) if is_sharded else "")
         reasons[name] = reason
         if not reason:
             layer = _layer(owner, in_optimizer - suppliers.keys())
@@ -286,6 +290,16 @@ def _uncovered_reason(owner: _Owner, in_optimizer: set[int], suppliers: dict[int
     return "" if id(weight) in in_optimizer else _NOT_OPTIMIZED
 
 
+def _unsharded_reason(owner: _Owner) -> str:
+    """Why the rows of a module are not spread over ranks as those of others are, or an empty string."""
+    weight, bias = owner.own["weight"], owner.own.get("bias")
+    if not is_distributed(weight):
+        return "its weight is not sharded, and those of other layers are: put it into fully_shard too"
+    if owner.is_part or not vars(type(owner.kind)).get("rows_come_first", False):  # a subclass must say so itself
+        return "its weight is sharded by its first dimension, which is not its rows: gradient None in GP"
+    return reason_without_rows(weight, bias)
+
+
 _NOT_OPTIMIZED = "its weight is not in the optimizer"
 
 
@@ -303,11 +317,15 @@ def _layer(owner: _Owner, free: set[int]) -> Layer:
     """The layer of a module; its bias belongs to it only where the optimizer has it and no other layer supplies it."""
     assert owner.kind is not None
     weight, bias = owner.own["weight"], owner.own.get("bias")
-    kind = owner.kind.suited(weight)
-    out, fan_in = kind.rows(owner.module, weight.detach()).shape
+    if is_distributed(weight):
+        kind, own = owner.kind, own_rows(weight)
+        out, fan_in = weight.shape[0], weight.numel() // weight.shape[0]
+    else:
+        kind, own = owner.kind.suited(weight), None
+        out, fan_in = kind.rows(owner.module, weight.detach()).shape
     if bias is not None and (bias.numel() != out or id(bias) not in free):
         bias = None
-    return Layer(owner.name, owner.module, kind, weight, bias, out, fan_in, owner.is_part)
+    return Layer(owner.name, owner.module, kind, weight, bias, out, fan_in, owner.is_part, own)
 
 
 def shared_layers(model: nn.Module, layers: Iterable[Layer]) -> list[str]:

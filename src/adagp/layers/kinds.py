@@ -15,10 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from adagp.layers.rows import Rows
+from adagp.layers.sharding import distributed_like, own_part
 
 
 class LayerKind(ABC):
     """How modules of one type are seen: their weight as rows, their output as the predictor's input."""
+
+    rows_come_first = False
+    """Whether row i is `weight[i]`, flat, so that a part of the weight is some of its rows. Subclasses must say so."""
 
     @abstractmethod
     def rows(self, module: nn.Module, weight_like: Tensor) -> Tensor:
@@ -148,6 +152,8 @@ class _Spatial(LayerKind):
 class Convolution(_Spatial):
     """Convolutions, grouped and depthwise ones too: `fan_in` is `in / groups x kernel positions`."""
 
+    rows_come_first = True
+
     def rows(self, module: nn.Module, weight_like: Tensor) -> Tensor:
         """One row per output channel."""
         return weight_like.flatten(1)
@@ -201,6 +207,8 @@ class TransposedConvolution(_Spatial):
 class FullyConnected(LayerKind):
     """Linear layers with any leading dimensions: the first is the batch, the others are positions."""
 
+    rows_come_first = True
+
     def rows(self, module: nn.Module, weight_like: Tensor) -> Tensor:
         """The weight is rows already."""
         return weight_like
@@ -224,7 +232,8 @@ class FullyConnected(LayerKind):
 class Layer:
     """A covered layer: the module whose call shows it, its parameters, and the shape of its rows.
 
-    A part is one of several weights inside of the module, whose output is not the module's.
+    A part is one of several weights inside of the module, whose output is not the module's. `own` are the rows that
+    this rank holds of a sharded weight; None where it holds all, in the usual way.
     """
 
     name: str
@@ -235,6 +244,22 @@ class Layer:
     out: int
     fan_in: int
     is_part: bool = False
+    own: slice | None = None
+
+    @property
+    def own_out(self) -> int:
+        """How many rows this rank holds: those that sources give, and gradients have."""
+        return self.out if self.own is None else self.own.stop - self.own.start
+
+    def own_part(self, rows: slice) -> slice:
+        """Which of the rows that this rank holds are among these, counted from the first that it holds."""
+        if self.own is None:
+            return rows
+        start, stop, step = rows.indices(self.out)
+        first = max(start, self.own.start + (start - self.own.start) % step)
+        return slice(
+            min(first, self.own.stop) - self.own.start, max(min(stop, self.own.stop) - self.own.start, 0), step
+        )
 
     def parameters(self) -> list[nn.Parameter]:
         """The parameters whose gradient this layer's source supplies."""
@@ -250,8 +275,10 @@ class Layer:
         bias = None
         if self.bias is not None:
             reached = torch.zeros_like(self.bias) if self.bias.grad is None else self.bias.grad
-            bias = reached.detach().float().reshape(-1, 1)
-        return Rows(self.kind.rows(self.module, self.weight.grad).float(), bias)
+            bias = own_part(reached.detach()).float().reshape(-1, 1)
+        grad = self.weight.grad
+        rows = self.kind.rows(self.module, grad) if self.own is None else own_part(grad).flatten(1)
+        return Rows(rows.float(), bias)
 
     def assign(self, rows: Rows | None) -> None:
         """Put rows, or None, into `.grad` with the type and memory layout of each parameter.
@@ -260,11 +287,14 @@ class Layer:
         """
         if rows is None or not self.weight.requires_grad:
             self.weight.grad = None
-        else:
+        elif self.own is None:
             self.weight.grad = _like(self.weight, self.kind.unrows(self.module, rows.weight))
+        else:
+            self.weight.grad = _own_like(self.weight, rows.weight)
         if self.bias is not None:
             row = rows.bias if rows is not None and self.bias.requires_grad else None
-            self.bias.grad = None if row is None else _like(self.bias, row.reshape(-1))
+            like = _like if self.own is None else _own_like
+            self.bias.grad = None if row is None else like(self.bias, row.reshape(-1))
 
     def add_gradient(self, weight: Tensor, bias: Tensor | None) -> None:
         """Add to `.grad`, as backward would: `weight` and `bias` are shaped like the parameters."""
@@ -304,3 +334,9 @@ def _like(parameter: nn.Parameter, gradient: Tensor) -> Tensor:
         if all(mine == like for mine, like, size in steps if size > 1):
             return gradient.as_strided(parameter.shape, parameter.stride())  # optimizers compare all strides
     return torch.empty_like(parameter, requires_grad=False).copy_(gradient)
+
+
+def _own_like(parameter: nn.Parameter, gradient: Tensor) -> Tensor:
+    """The gradient of a sharded parameter, given that of the rows that this rank holds."""
+    own = gradient.reshape(len(gradient), *parameter.shape[1:]).to(parameter.dtype)
+    return distributed_like(parameter, own)

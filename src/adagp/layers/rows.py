@@ -1,11 +1,16 @@
 """Rows: one layer's gradient as matrices with a row per output unit, and a running mean of them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from adagp.layers.sharding import distributed_like, own_part
+
+if TYPE_CHECKING:
+    from adagp.layers.kinds import Layer
 
 MEAN_DECAY = 0.9
 """Weight of the past in a running mean of true gradients: it stands for about the last ten."""
@@ -55,6 +60,11 @@ class RunningRows:
         """
         self._decay, self._most_rows = decay, most_rows
         self._means: dict[str, _Mean] = {}
+        self._layers: dict[str, Layer] = {}
+
+    def attach(self, layers: Sequence["Layer"]) -> None:
+        """Get to know the layers, of whose rows this rank may hold some only."""
+        self._layers = {layer.name: layer for layer in layers}
 
     def get(self, layer: str) -> Rows | None:
         """The mean itself, not a copy; None before the first true gradient."""
@@ -66,7 +76,7 @@ class RunningRows:
         parts = self._parts(rows)
         size = -(-rows // parts)
         place = self._means[layer].count % parts if layer in self._means else 0
-        return slice(place * size, (place + 1) * size)
+        return slice(place * size, min((place + 1) * size, rows))
 
     def _parts(self, rows: int) -> int:
         return 1 if self._most_rows is None else -(-rows // self._most_rows)
@@ -77,13 +87,16 @@ class RunningRows:
         for layer, true_grad in true_grads.items():
             if layer not in self._means:
                 self._means[layer] = _Mean(true_grad.zeros())
-            mean, parts = self._means[layer], self._parts(len(true_grad.weight))
+            known = self._layers.get(layer)
+            rows = len(true_grad.weight) if known is None else known.out
+            mean, parts = self._means[layer], self._parts(rows)
             kept, new = moves.setdefault(max(1 - self._decay**parts, 1 / (mean.count // parts + 1)), ([], []))
             if parts == 1:
                 kept += mean.rows.blocks()
                 new += true_grad.blocks()
             else:
-                due = self.part_due(layer, len(true_grad.weight))
+                due = self.part_due(layer, rows)
+                due = due if known is None else known.own_part(due)
                 kept += mean.rows.part(due).blocks()
                 new += true_grad.part(due).blocks()
             mean.count += 1
@@ -91,12 +104,33 @@ class RunningRows:
             torch._foreach_lerp_(kept, new, weight)
 
     def state_dict(self) -> dict[str, Any]:
-        """The mean of each layer, and how many batches it stands for."""
-        return {name: {"rows": mean.rows.blocks(), "count": mean.count} for name, mean in self._means.items()}
+        """The mean of each layer, and how many batches it stands for.
+
+        Of sharded layers all are there, also before the first gradient: `torch.distributed.checkpoint` loads what the
+        state has a place for.
+        """
+        state = {name: {"rows": mean.rows.blocks(), "count": mean.count} for name, mean in self._means.items()}
+        for layer in self._layers.values():
+            if layer.own is not None:
+                mean = self._means.get(layer.name) or _Mean(_zeros(layer))
+                blocks = [distributed_like(layer.weight, block) for block in mean.rows.blocks()]
+                state[layer.name] = {"rows": blocks, "count": mean.count}
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` gave."""
         self._means = {
-            name: _Mean(Rows(saved["rows"][0], (saved["rows"][1:] or [None])[0]).clone(), saved["count"])
+            name: _Mean(_rows([own_part(block).clone() for block in saved["rows"]]), saved["count"])
             for name, saved in state.items()
+            if saved["count"]
         }
+
+
+def _rows(blocks: Sequence[Tensor]) -> Rows:
+    return Rows(blocks[0], blocks[1] if len(blocks) > 1 else None)
+
+
+def _zeros(layer: "Layer") -> Rows:
+    """Zeros for the rows that this rank holds."""
+    weight = torch.zeros(layer.own_out, layer.fan_in, device=layer.weight.device)
+    return Rows(weight, None if layer.bias is None else weight.new_zeros(layer.own_out, 1))

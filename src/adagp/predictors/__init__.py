@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from adagp.predictors.interface import Features, FeatureSpec, Pooling, Predictor, TrainingExample
+from adagp.predictors.interface import Features, FeatureSpec, Pooling, Predictor, RowSharding, TrainingExample
 from adagp.predictors.label_aware import LabelAwarePredictor
 from adagp.predictors.network import GradientNetwork
 from adagp.predictors.paper import PaperPredictor
@@ -17,6 +17,7 @@ __all__ = [
     "PaperPredictor",
     "Pooling",
     "Predictor",
+    "RowSharding",
     "TrainingExample",
     "TrustedPredictor",
     "build",

@@ -1,8 +1,8 @@
 """What the engine asks of a predictor, and what a predictor asks of the engine."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -112,6 +112,26 @@ class TrainingExample:
             count=true.numel(),
             mape=mean_absolute_percentage_errors([guess], [true])[0],
         )
+
+
+SumOverRanks = Callable[[Sequence[Tensor]], list[Tensor]]
+"""Adds tensors up over the ranks that hold other rows of the same layers, in one message."""
+
+
+def no_other_ranks(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The sum where this rank holds all rows."""
+    return list(tensors)
+
+
+@runtime_checkable
+class RowSharding(Protocol):
+    """What the engine asks of a predictor too where each rank holds some of a layer's rows.
+
+    Such a predictor is given the features of whole layers. It learns from, and predicts, the rows `layer.own`.
+    """
+
+    def share_rows(self, total: SumOverRanks) -> None:
+        """Take what adds up sums over rows. Called once, before `attach`."""
 
 
 class Predictor(Protocol):

@@ -16,7 +16,14 @@ from torch import Tensor, nn
 from adagp.defaults import PREDICTOR_CHANNELS, PREDICTOR_GRID
 from adagp.layers import Layer, Rows
 from adagp.predictors.grid_convolution import GridConvolution
-from adagp.predictors.interface import Features, FeatureSpec, Pooling, TrainingExample
+from adagp.predictors.interface import (
+    Features,
+    FeatureSpec,
+    Pooling,
+    SumOverRanks,
+    TrainingExample,
+    no_other_ranks,
+)
 from adagp.quality import GradientAlignment, mean_absolute_percentage_errors
 
 _MAPE_ROWS = 8
@@ -94,6 +101,11 @@ class GradientNetwork:
         self._literal, self._seed = literal, seed
         self._turn = 0
         self._records: dict[str, _LayerRecord] = {}
+        self._total: SumOverRanks = no_other_ranks
+
+    def share_rows(self, total: SumOverRanks) -> None:
+        """Learn together with ranks that hold other rows: the network is the same on all of them."""
+        self._total = total
 
     def attach(self, layers: Sequence[Layer]) -> None:
         """Size the last layer by the largest `fan_in`, with unit 0 for biases."""
@@ -125,16 +137,22 @@ class GradientNetwork:
         order = random.Random(f"{self._seed} {rounds}").sample(self._names, count)
         return set(order[place * few : (place + 1) * few])
 
-    def _inputs(self, features: Sequence[Features]) -> Tensor:
-        """The pooled outputs of all these layers, stacked, each normalised to unit RMS: layer scales differ widely."""
-        outputs = [part.output for part in features if part.output is not None]
+    def _inputs(self, requests: Sequence[tuple[Layer, Features]]) -> Tensor:
+        """The pooled outputs of all these layers, stacked, each normalised to unit RMS: layer scales differ widely.
+
+        Of each layer there are those of the rows that this rank holds, and the RMS is that of all.
+        """
+        outputs = [features.output for _, features in requests if features.output is not None]
         pooled = torch.cat(outputs)
         if not self._literal:
             rows = torch.tensor([len(output) for output in outputs], device=pooled.device)
             norms = torch.stack(torch._foreach_norm(outputs))
             scales = (norms / (rows * self._grid**2).float().sqrt()).clamp(min=1e-12)
             pooled = pooled / scales.repeat_interleave(rows, output_size=len(pooled))[:, None]
-        return pooled
+        if all(layer.own is None for layer, _ in requests):
+            return pooled
+        parts = torch.split(pooled, [len(output) for output in outputs])
+        return torch.cat([part[layer.own or slice(None)] for part, (layer, _) in zip(parts, requests, strict=True)])
 
     def blocks(self, layer: Layer, rows: Rows) -> list[Tensor]:
         """The parts of a gradient that the network predicts: the weight's rows and, if wanted, the bias's."""
@@ -162,8 +180,8 @@ class GradientNetwork:
         """`factor x (base + prediction)` of each layer; without a base, the prediction alone."""
         if not requests:
             return
-        hidden = self._conv.hidden(self._inputs([features for _, features in requests]))
-        parts = torch.split(hidden, [layer.out for layer, _ in requests])
+        hidden = self._conv.hidden(self._inputs(requests))
+        parts = torch.split(hidden, [layer.own_out for layer, _ in requests])
         for (layer, _), part, base, factor in zip(requests, parts, bases, factors, strict=True):
             yield self._rows(layer, part, base, self._scales(layer), factor)
 
@@ -181,38 +199,54 @@ class GradientNetwork:
             )
         return Rows(predicted[0], predicted[1] if len(predicted) > 1 else None)
 
-    def fit(self, examples: Sequence[TrainingExample], bases: Mapping[str, Rows]) -> dict[str, GradientAlignment]:
+    def fit(
+        self, examples: Sequence[TrainingExample], bases: Mapping[str, Rows], sums: Sequence[Tensor] = ()
+    ) -> tuple[dict[str, GradientAlignment], list[Tensor]]:
         """One Adam step towards `true_grad - base` on the mean squared error of scaled rows, where there are features.
 
-        Returns the alignment of `base + prediction`, as it was before the step, with the true gradient.
+        Returns:
+            The alignment of `base + prediction`, as it was before the step, with the true gradient; and the totals of
+            `sums` over ranks, which travel in the same message.
         """
         layers_to_train_on = [example for example in examples if example.features is not None]
-        found = self._step(layers_to_train_on, bases) if layers_to_train_on else {}
+        if layers_to_train_on:
+            found, totals = self._step(layers_to_train_on, bases, sums)
+        else:
+            found, totals = {}, self._total(sums)
         for example in examples:
             self._follow_scale(example)
         self._turn += 1
-        return found
+        return found, totals
 
-    def _step(self, examples: Sequence[TrainingExample], bases: Mapping[str, Rows]) -> dict[str, GradientAlignment]:
+    def _step(
+        self, examples: Sequence[TrainingExample], bases: Mapping[str, Rows], sums: Sequence[Tensor]
+    ) -> tuple[dict[str, GradientAlignment], list[Tensor]]:
         grad_last = torch.zeros_like(self._last)
-        inputs = self._inputs([example.features for example in examples if example.features is not None])
+        inputs = self._inputs([(one.layer, one.features) for one in examples if one.features is not None])
         hidden = self._conv.hidden(inputs)
-        parts = torch.split(hidden, [example.layer.out for example in examples])
+        parts = torch.split(hidden, [example.layer.own_out for example in examples])
         works = [
             self._work(example, part, bases.get(example.layer.name), grad_last, 2 / len(examples))
             for example, part in zip(examples, parts, strict=True)
         ]
-        self._refresh_mapes(examples, parts, bases)
-        self._last.grad = grad_last
+        mapes = self._mapes(examples, parts, bases)
         self._conv.learn(inputs, hidden, torch.cat([work.grad_hidden for work in works]))
+        products = torch.stack([product for work in works for product in work.products])
+        used = grad_last[: 1 + max(example.layer.fan_in for example in examples)]  # all other units rest
+        grads = [used, *(part.grad for part in self._conv.parameters() if part.grad is not None)]
+        products, mapes, *totals = self._total([products, mapes, *grads, *sums])
+        for grad, total in zip(grads, totals, strict=False):
+            grad.copy_(total)
+        self._last.grad = grad_last
         self._optimizer.step()
         self._scheduler.step()
-        products = iter(torch.stack([product for work in works for product in work.products]).tolist())
+        self._keep_mapes(examples, mapes)
+        values = iter(products.tolist())
         found = {}
         for example, work in zip(examples, works, strict=True):
-            own = [next(products) for _ in work.products]
+            own = [next(values) for _ in work.products]
             found[example.layer.name] = self.alignment(example, dot=sum(own[::2]), square=sum(own[1::2]))
-        return found
+        return found, totals[len(grads) :]
 
     def alignment(self, example: TrainingExample, dot: float, square: float) -> GradientAlignment:
         """The alignment of a prediction, given its inner product with the true gradient and its sum of squares.
@@ -244,31 +278,43 @@ class GradientNetwork:
             flat = block.flatten()
             products += [flat @ true_grad.flatten(), flat @ flat]
             error = block.sub_(true_grad)
-            factor = weight / (true_grad.numel() * max(scale, 1e-30))
+            factor = weight / (example.layer.out * true_grad.shape[1] * max(scale, 1e-30))
             grad_hidden.addmm_(error, self._last[units], alpha=factor)
             # `.t()` after the product: the same product the other way round takes three times as long.
             grad_last[units].add_((hidden.t() @ error).t(), alpha=factor)
         return _ExampleWork(grad_hidden, products)
 
-    def _refresh_mapes(
-        self, examples: Sequence[TrainingExample], parts: Sequence[Tensor], bases: Mapping[str, Rows]
-    ) -> None:
-        """MAPE of each weight, on a few rows in every eighth example: a running figure needs no more."""
-        records, predicted, true = [], [], []
+    def _mapes(self, examples: Sequence[TrainingExample], parts: Sequence[Tensor], bases: Mapping[str, Rows]) -> Tensor:
+        """MAPE of each weight that is due, on a few rows: a running figure needs no more.
+
+        A rank that holds some of these rows measures those, and its share of them weighs the result.
+        """
+        shares, predicted, true = [], [], []
         for example, hidden in zip(examples, parts, strict=True):
-            layer, record = example.layer, self._records[example.layer.name]
-            record.examples += 1
-            if (record.examples - 1) % _MAPE_EVERY:
+            layer = example.layer
+            if not self._is_mape_due(layer):
                 continue
-            pick = slice(None, None, -(-layer.out // _MAPE_ROWS))
+            rows = slice(None, None, -(-layer.out // _MAPE_ROWS))
+            pick = layer.own_part(rows)
             base = bases.get(layer.name)
             sample = None if base is None else Rows(base.weight[pick], None)
-            records.append(record)
+            few = example.true_grad.weight[pick]
+            shares.append(len(few) / len(range(layer.out)[rows]))
             predicted.append(self._rows(layer, hidden[pick], sample, self._scales(layer)).weight.flatten())
-            true.append(example.true_grad.weight[pick].flatten())
-        if records:
-            for record, mape in zip(records, mean_absolute_percentage_errors(predicted, true), strict=True):
-                record.mape = mape
+            true.append(few.flatten())
+        found = mean_absolute_percentage_errors(predicted, true) if shares else []
+        return self._last.new_tensor([share * mape for share, mape in zip(shares, found, strict=True)])
+
+    def _keep_mapes(self, examples: Sequence[TrainingExample], mapes: Tensor) -> None:
+        due = [example.layer for example in examples if self._is_mape_due(example.layer)]
+        for layer, mape in zip(due, mapes.tolist(), strict=True):
+            self._records[layer.name].mape = mape
+        for example in examples:
+            self._records[example.layer.name].examples += 1
+
+    def _is_mape_due(self, layer: Layer) -> bool:
+        """In every eighth example of a layer, the first one among them."""
+        return self._records[layer.name].examples % _MAPE_EVERY == 0
 
     def _follow_scale(self, example: TrainingExample) -> None:
         new = _mean_squares(example.layer, example.squares)

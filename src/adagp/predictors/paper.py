@@ -18,7 +18,7 @@ class PaperPredictor(GradientNetwork):
 
     def learn(self, examples: Sequence[TrainingExample]) -> dict[str, GradientAlignment]:
         """Learn the true gradient itself."""
-        return self.fit(examples, {})
+        return self.fit(examples, {})[0]
 
     def trust(self, layer: str) -> float:
         """Always 1: the paper's predictor does not doubt itself."""

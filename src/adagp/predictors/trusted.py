@@ -5,10 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from adagp.layers import Layer
 from adagp.layers.rows import MEAN_DECAY, Rows, RunningRows
-from adagp.predictors.interface import Features, TrainingExample
+from adagp.predictors.interface import Features, SumOverRanks, TrainingExample
 from adagp.predictors.network import GradientNetwork
 from adagp.quality import GradientAlignment, mean_absolute_percentage_errors
 
@@ -54,11 +55,16 @@ class TrustedPredictor:
         self._trust_rate = trust_rate
         self._trust: dict[str, float] = {}
 
+    def share_rows(self, total: SumOverRanks) -> None:
+        """Learn together with ranks that hold other rows: network and trust are the same on all of them."""
+        self._network.share_rows(total)
+
     def attach(self, layers: Sequence[Layer]) -> None:
         """Size the network for the layers that it corrects."""
         large = frozenset(layer.name for layer in layers if layer.out > self._most_rows)
         self.needs = replace(self._network.needs, except_for=large)
         self._network.attach([layer for layer in layers if layer.name not in large])
+        self._means.attach(layers)
         self._trust = {layer.name: 0.0 for layer in layers}
 
     def layers_to_train_on(self) -> Collection[str]:
@@ -100,68 +106,66 @@ class TrustedPredictor:
         """
         known = ((example.layer.name, self._means.get(example.layer.name)) for example in examples)
         means = {name: rows for name, rows in known if rows is not None}
+        large = [example for example in examples if self._is_large(example.layer)]
         corrected = [example for example in examples if not self._is_large(example.layer)]
-        found = self._network.fit(corrected, means)
-        found |= self._alignments([example for example in corrected if example.features is None], means)
-        found |= {
-            example.layer.name: self._alignment_of_part(example)
-            for example in examples
-            if self._is_large(example.layer)
-        }
+        others = [example for example in corrected if example.features is None]
+        pairs = [self._pairs(example, means.get(example.layer.name)) for example in others]
+        sums = [_sums_of([pair for own in pairs for pair in own]), *(self._sums_of_part(example) for example in large)]
+        found, totals = self._network.fit(corrected, means, [part for part in sums if len(part)])
+        values = iter([value for total in totals for value in total.tolist()])
+        for example, own in zip(others, pairs, strict=True):
+            products = [next(values) for _ in 2 * own]
+            found[example.layer.name] = self._network.alignment(example, sum(products[::2]), sum(products[1::2]))
+        for example in large:
+            found[example.layer.name] = self._alignment_of_part(example, values)
         self._means.add({example.layer.name: example.true_grad for example in examples})
         for name, alignment in found.items():
             self._trust[name] = min(max(self.trust(name) + self._trust_rate * alignment.cosine, 0.0), 1.0)
         return found
 
-    def _alignments(
-        self, examples: Sequence[TrainingExample], means: Mapping[str, Rows]
-    ) -> dict[str, GradientAlignment]:
-        """The alignment of these layers' means with their true gradients; a layer without a mean predicts nothing."""
-        pairs = {
-            example.layer.name: [
-                (mean.flatten(), true_grad.flatten())
-                for mean, true_grad in zip(
-                    self._network.blocks(example.layer, means[example.layer.name]),
-                    self._network.blocks(example.layer, example.true_grad),
-                    strict=True,
-                )
-            ]
-            for example in examples
-            if example.layer.name in means
-        }
-        flat = [pair for blocks in pairs.values() for pair in blocks]
-        products = [mean @ true_grad for mean, true_grad in flat] + [mean @ mean for mean, _ in flat]
-        values = torch.stack(products).tolist() if products else []
-        dots, squares = iter(values[: len(flat)]), iter(values[len(flat) :])
-        found = {}
-        for example in examples:
-            blocks = pairs.get(example.layer.name, [])
-            found[example.layer.name] = self._network.alignment(
-                example, sum(next(dots) for _ in blocks), sum(next(squares) for _ in blocks)
-            )
-        return found
+    def _pairs(self, example: TrainingExample, mean: Rows | None) -> list[tuple[Tensor, Tensor]]:
+        """A layer's mean and its true gradient, block by block; a layer without a mean predicts nothing."""
+        if mean is None:
+            return []
+        blocks = zip(
+            self._network.blocks(example.layer, mean),
+            self._network.blocks(example.layer, example.true_grad),
+            strict=True,
+        )
+        return [(mean.flatten(), true_grad.flatten()) for mean, true_grad in blocks]
 
-    def _alignment_of_part(self, example: TrainingExample) -> GradientAlignment:
-        """The alignment of a large layer's mean in the part that moves next, as if all its rows were like these."""
-        layer = example.layer
-        due = self._means.part_due(layer.name, layer.out)
-        true = example.true_grad.part(due)
+    def _part(self, layer: Layer) -> slice:
+        """The rows of a large layer that move next."""
+        return self._means.part_due(layer.name, layer.out)
+
+    def _sums_of_part(self, example: TrainingExample) -> Tensor:
+        """For each block of the part that moves next: both inner products and `|true gradient|^2`; then the MAPE."""
+        layer, due = example.layer, self._part(example.layer)
+        true = example.true_grad.part(layer.own_part(due))
         mean = self._means.get(layer.name)
-        guess = true.zeros() if mean is None else mean.part(due)
+        guess = true.zeros() if mean is None else mean.part(layer.own_part(due))
         pairs = [
             (one.flatten(), other.flatten())
             for one, other in zip(self._network.blocks(layer, guess), self._network.blocks(layer, true), strict=True)
         ]
         products = [product for one, other in pairs for product in (one @ other, one @ one, other @ other)]
-        values = torch.stack(products).tolist()
-        factor = layer.out / len(true.weight)
-        few = slice(None, None, -(-len(true.weight) // _MAPE_ROWS))
+        few = slice(None, None, -(-len(true.weight) // _MAPE_ROWS) or 1)
+        (mape,) = mean_absolute_percentage_errors([guess.weight[few].flatten()], [true.weight[few].flatten()])
+        share = len(true.weight) / (due.stop - due.start)
+        return torch.stack([*products, products[0].new_tensor(share * mape)])
+
+    def _alignment_of_part(self, example: TrainingExample, values: Iterator[float]) -> GradientAlignment:
+        """The alignment of a large layer's mean in the part that moves next, as if all its rows were like these."""
+        layer, due = example.layer, self._part(example.layer)
+        blocks = len(self._network.blocks(layer, example.true_grad))
+        products = [next(values) for _ in range(3 * blocks)]
+        factor = layer.out / (due.stop - due.start)
         return GradientAlignment(
-            dot=factor * sum(values[::3]),
-            predicted_square=factor * sum(values[1::3]),
-            true_square=factor * sum(values[2::3]),
-            count=layer.out * (layer.fan_in + len(pairs) - 1),
-            mape=mean_absolute_percentage_errors([guess.weight[few].flatten()], [true.weight[few].flatten()])[0],
+            dot=factor * sum(products[::3]),
+            predicted_square=factor * sum(products[1::3]),
+            true_square=factor * sum(products[2::3]),
+            count=layer.out * (layer.fan_in + blocks - 1),
+            mape=next(values),
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -177,3 +181,9 @@ class TrustedPredictor:
         self._network.load_state_dict(state["network"])
         self._means.load_state_dict(state["means"])
         self._trust = dict(state["trust"])
+
+
+def _sums_of(pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """For each pair of a mean and a true gradient: their inner product, and the mean's with itself."""
+    products = [product for mean, true_grad in pairs for product in (mean @ true_grad, mean @ mean)]
+    return torch.stack(products) if products else torch.empty(0)

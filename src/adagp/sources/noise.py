@@ -29,12 +29,13 @@ class Random(Source):
         self._saved: Tensor | None = None
 
     def gradient(self, layer: Layer, features: Features | None, samples: int) -> Rows | None:
-        """Independent entries for weight and bias."""
+        """Independent entries for weight and bias; all ranks draw all rows, so that the generators stay in step."""
         generator = self._on(layer.weight.device)
         std = 1 / samples if self._std is None else self._std
 
         def draw(columns: int) -> Tensor:
-            return torch.randn(layer.out, columns, generator=generator, device=layer.weight.device).mul_(std)
+            rows = torch.randn(layer.out, columns, generator=generator, device=layer.weight.device).mul_(std)
+            return rows if layer.own is None else rows[layer.own].clone()
 
         return Rows(draw(layer.fan_in), None if layer.bias is None else draw(1))
 

@@ -1,7 +1,9 @@
 """Gradients remembered from earlier batches."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from torch import nn
 
 from adagp.layers import Layer, Rows
 from adagp.layers.rows import MEAN_DECAY, RunningRows
@@ -16,6 +18,10 @@ class Remembered(Source):
     def __init__(self, decay: float) -> None:
         """`decay` is the weight of the past; 0 remembers only the last true gradient."""
         self._memory = RunningRows(decay)
+
+    def attach(self, model: nn.Module, layers: Sequence[Layer]) -> None:
+        """Remember the rows that this rank holds."""
+        self._memory.attach(layers)
 
     def gradient(self, layer: Layer, features: Features | None, samples: int) -> Rows | None:
         """A copy of what is remembered, so that clipping `.grad` does not reach the memory."""

@@ -16,5 +16,5 @@ class Zero(Source):
 
     def gradient(self, layer: Layer, features: Features | None, samples: int) -> Rows | None:
         """Zero rows for weight and bias."""
-        weight = torch.zeros(layer.out, layer.fan_in, device=layer.weight.device)
-        return Rows(weight, None if layer.bias is None else torch.zeros(layer.out, 1, device=layer.weight.device))
+        weight = torch.zeros(layer.own_out, layer.fan_in, device=layer.weight.device)
+        return Rows(weight, None if layer.bias is None else torch.zeros(layer.own_out, 1, device=layer.weight.device))

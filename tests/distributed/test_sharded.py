@@ -1,0 +1,336 @@
+"""FSDP2 with real processes: rows are spread over ranks, and the weights are those of DistributedDataParallel."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from adagp import AdaGP, NonFiniteError, Phase, Plan, predictors, schedules
+from adagp.layers.sharding import is_distributed
+from tests.nets import batches, build, loss_of, sgd
+from tests.ranks import on_ranks
+from tests.watcher import Watcher
+
+MIXED = [
+    Plan(Phase.BP, "backprop"),
+    Plan(Phase.BP, "backprop"),
+    Plan(Phase.GP, "predicted"),
+    Plan(Phase.BP, "backprop", {"0": "predicted", "3": "zero"}),
+    Plan(Phase.GP, "mean"),
+    Plan(Phase.BP, "backprop", {"7": "random", "9": "skip"}),
+    Plan(Phase.GP, "last"),
+    Plan(Phase.WARMUP, "backprop"),
+]
+NAMES = ("backprop", "predicted", "zero", "mean", "random", "skip", "last")
+
+
+def mixed() -> schedules.Schedule:
+    return schedules.from_function(lambda step: MIXED[step % len(MIXED)], NAMES)
+
+
+def by_module(model: nn.Module) -> None:
+    """Every layer by itself, and the rest together."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            fully_shard(module)
+    fully_shard(model)
+
+
+def whole(model: nn.Module) -> dict[str, Any]:
+    """All weights, gathered."""
+    return {
+        name: (part.full_tensor() if is_distributed(part) else part).detach().numpy()
+        for name, part in model.named_parameters()
+    }
+
+
+def train(gp: AdaGP, model: nn.Module, steps: int, rank: int, start: int = 0) -> None:
+    for x, y in batches(start + steps, seed=rank)[start:]:
+        gp.step(lambda x=x, y=y: loss_of(model, x, y))
+
+
+def both(rank: int, count: int, predictor: str, steps: int, units: str) -> dict[str, Any]:
+    """The largest difference between the weights of both ways, and what each counted."""
+    network = build()
+    wrapped = DistributedDataParallel(network, find_unused_parameters=True)
+    exact = AdaGP(wrapped, sgd(wrapped), mixed(), predictor)
+    train(exact, wrapped, steps, rank)
+    model = build()
+    by_module(model) if units == "modules" else fully_shard(model, reshard_after_forward=units == "reshard")
+    gp = AdaGP(model, sgd(model), mixed(), predictor)
+    train(gp, model, steps, rank)
+    expected = whole(network)
+    return {
+        "difference": max(abs(mine - expected[name]).max() for name, mine in whole(model).items()),
+        "moved": max(abs(expected[name] - old.detach().numpy()).max() for name, old in build().named_parameters()),
+        "counts": [exact.counts(), gp.counts()],
+        "quality": [{name: (q.cosine, q.trust) for name, q in one.quality().items()} for one in (exact, gp)],
+    }
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(("predictor", "units"), [("trusted", "modules"), ("paper", "whole"), ("trusted", "reshard")])
+def test_sharded_training_gives_the_weights_of_whole_ones(ranks: int, predictor: str, units: str) -> None:
+    for found in on_ranks(ranks, both, predictor, 48, units):
+        assert found["difference"] < 1e-5 < 0.1 < found["moved"]
+        exact, sharded = found["counts"]
+        assert exact == sharded
+        assert {"predicted", "mean", "last", "random", "zero", "skip", "backprop"} <= sharded.keys()
+        exact, sharded = found["quality"]
+        assert sharded.keys() == exact.keys()
+        for name, figures in sharded.items():
+            assert figures == pytest.approx(exact[name], abs=1e-2), name
+
+
+def share_of(rank: int, count: int, step: int) -> tuple[Tensor, Tensor]:
+    """A rank's part of a batch that does not depend on the number of ranks."""
+    x, y = batches(step + 1)[step]
+    return x.chunk(count)[rank], y.chunk(count)[rank]
+
+
+def run(rank: int, count: int, folder: str, first: int, last: int) -> Any:
+    """Resume where `first` is not 0, train until `last`, and save; returns the weights, and what was counted."""
+    model = build().eval()  # batch norm would see other parts of a batch with another number of ranks
+    by_module(model)
+    optimizer = sgd(model)
+    gp = AdaGP(model, optimizer, mixed())
+    weights, moments = get_state_dict(model, optimizer)
+    if first:
+        checkpoint.load({"model": weights, "optimizer": moments, "gp": gp}, checkpoint_id=f"{folder}/{first}")
+        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+    for step in range(first, last):
+        x, y = share_of(rank, count, step)
+        gp.step(lambda x=x, y=y: loss_of(model, x, y))
+    weights, moments = get_state_dict(model, optimizer)
+    checkpoint.save({"model": weights, "optimizer": moments, "gp": gp}, checkpoint_id=f"{folder}/{last}")
+    return {"weights": whole(model), "counts": gp.counts(), "step": gp.step_index, "quality": sorted(gp.quality())}
+
+
+def test_a_run_of_two_ranks_resumes_on_four_and_back(tmp_path: Any) -> None:
+    once = on_ranks(2, run, str(tmp_path / "once"), 0, 30)[0]
+    folder = str(tmp_path / "parts")
+    on_ranks(2, run, folder, 0, 11)
+    on_ranks(4, run, folder, 11, 21)
+    for found in on_ranks(2, run, folder, 21, 30):
+        assert {key: found[key] for key in ("counts", "step", "quality")} == {
+            key: once[key] for key in ("counts", "step", "quality")
+        }
+        for name, mine in found["weights"].items():
+            assert abs(mine - once["weights"][name]).max() < 1e-5, name
+
+
+COLLECTIVES = {  # newer torch has other names for two of them
+    name: kind
+    for name, kind in {
+        "all_reduce": "reduce",
+        "all_gather_into_tensor": "gather",
+        "all_gather_single": "gather",
+        "reduce_scatter_tensor": "scatter",
+        "reduce_scatter_single": "scatter",
+    }.items()
+    if hasattr(distributed, name)
+}
+
+
+@contextmanager
+def collectives() -> Iterator[Counter[str]]:
+    """How often each collective is called."""
+    found: Counter[str] = Counter()
+    originals = {name: getattr(distributed, name) for name in COLLECTIVES}
+
+    def counted(name: str) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            found[COLLECTIVES[name]] += 1
+            return originals[name](*args, **options)
+
+        return call
+
+    for name in COLLECTIVES:
+        setattr(distributed, name, counted(name))
+    try:
+        yield found
+    finally:
+        for name, original in originals.items():
+            setattr(distributed, name, original)
+
+
+def count(rank: int, ranks: int) -> dict[str, list[dict[str, int]]]:
+    """The collectives of each batch, by what it does."""
+    model = build()
+    by_module(model)
+    gp = AdaGP(model, sgd(model), schedules.from_function(lambda step: MIXED[step % 3 if step < 6 else 4], NAMES))
+    found: dict[str, list[dict[str, int]]] = {}
+    for x, y in batches(8, seed=rank):
+        plan = gp.next_plan()
+        with collectives() as calls:
+            loss = gp.step(lambda x=x, y=y: loss_of(model, x, y))
+        assert loss is not None
+        found.setdefault(f"{plan.phase.value} {plan.default}", []).append(dict(calls))
+    with collectives() as calls:
+        loss_of(model, *batches(1, seed=rank)[0]).backward()
+    found["plain"] = [dict(calls)]
+    return found
+
+
+def test_gp_reduces_no_gradients_and_bp_sends_two_small_messages_more() -> None:
+    for found in on_ranks(2, count):
+        assert found["plain"] == [{"gather": 9, "scatter": 5}]
+        for calls in found["BP backprop"]:
+            assert calls == {"gather": 9, "scatter": 5, "reduce": 2}
+        for calls in found["GP predicted"]:
+            assert calls == {"gather": 5, "reduce": 2}
+        for calls in found["GP mean"]:
+            assert calls == {"gather": 5, "reduce": 1}
+
+
+def refuse(rank: int, count: int, what: str) -> str:
+    """What the error says."""
+    torch.manual_seed(0)
+    model = build()
+    if what == "old":
+        model = FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+    else:
+        fully_shard(model)
+    options: dict[str, Any] = {"immediate": True} if what == "immediate" else {}
+    schedule = schedules.growing(24, (0.5, 1.0)) if what == "growing" else schedules.fixed(1, 1)
+    if what == "topk":
+        schedule = schedules.from_function(lambda step: Plan(Phase.BP, "topk"), ("topk",))
+    predictor = Watcher(predictors.FeatureSpec()) if what == "predictor" else "trusted"
+    optimizer = torch.optim.LBFGS(model.parameters()) if what == "LBFGS" else sgd(model)
+    scaler = torch.amp.grad_scaler.GradScaler("cpu") if what == "scaler" else None
+    x, y = batches(1)[0]
+    try:
+        AdaGP(model, optimizer, schedule, predictor, **options).step(lambda: loss_of(model, x, y), scaler)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("old", "use torch.distributed.fsdp.fully_shard"),
+        ("topk", "topk computes the gradient of a whole weight"),
+        ("immediate", "immediate=True updates a layer while its whole weight is in use"),
+        ("LBFGS", "LBFGS needs inner products of whole gradients"),
+        ("growing", "use schedules.progressive"),
+        ("predictor", "predictor Watcher has no share_rows"),
+        ("scaler", "which needs no GradScaler"),
+    ],
+)
+def test_what_needs_whole_layers_is_refused_with_the_reason(what: str, reason: str) -> None:
+    for message in on_ranks(2, refuse, what):
+        assert reason in message
+
+
+def break_one(rank: int, count: int, what: str) -> tuple[str, bool, dict[str, int]]:
+    """The error where something is not finite on one rank; whether weights moved; and what was counted."""
+    model = build()
+    by_module(model)
+    phase = Plan(Phase.GP, "predicted") if what == "prediction" else Plan(Phase.BP, "backprop")
+    schedule = schedules.from_function(lambda step: MIXED[0] if step < 2 else phase, NAMES)
+    gp = AdaGP(model, sgd(model), schedule, stop_on_nonfinite=True)
+    train(gp, model, 2, rank)
+    before = whole(model)
+    x, y = batches(1, seed=rank)[0]
+    if rank == 1 and what == "loss":
+        x = x * float("nan")
+    if rank == 1 and what == "prediction":
+        gp.predictor._means.get("7").weight[0] = float("inf")  # type: ignore[union-attr]
+    layer = gp._setup.by_name["7" if what == "gradient" else "0"]
+    message = ""
+    try:
+        with gp.batch() as batch:
+            batch.backward(loss_of(model, x, y))
+            if rank == 1 and what == "gradient":
+                layer.weight.grad._local_tensor[0] = float("nan")  # type: ignore[union-attr]
+    except NonFiniteError as error:
+        message = str(error)
+    moved = any(abs(mine - before[name]).max() > 0 for name, mine in whole(model).items())
+    return message, moved, gp.counts()
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient", "prediction"])
+def test_what_is_not_finite_on_one_rank_is_noticed_by_all(what: str) -> None:
+    one, two = on_ranks(2, break_one, what)
+    assert one == two
+    message, moved, counts = one
+    assert not moved
+    if what == "prediction":
+        assert counts["fallback"] == 1
+    else:
+        assert {"loss": "the loss is not finite", "gradient": "the weight of layer '7' is not finite"}[what] in message
+
+
+class Tied(nn.Module):
+    """An embedding whose weight is the head's, a frozen layer, and one whose rows are not its first dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(7, 6)
+        self.frozen = nn.Linear(6, 6)
+        self.wide = nn.Linear(6, 9)
+        self.up = nn.ConvTranspose1d(9, 6, 1)
+        self.head = nn.Linear(6, 7, bias=False)
+        self.head.weight = self.embedding.weight
+        self.frozen.requires_grad_(False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.wide(self.frozen(self.embedding(tokens)).relu()).relu()
+        return self.head(self.up(hidden.transpose(1, 2)).transpose(1, 2))  # type: ignore[no-any-return]
+
+
+def train_tokens(rank: int, count: int, how: str) -> Any:
+    """Train the same network whole and sharded in some way; returns the largest difference and the coverage."""
+    found = []
+    for is_sharded in (False, True):
+        torch.manual_seed(0)
+        network = Tied()
+        model: nn.Module = network
+        if not is_sharded:
+            model = DistributedDataParallel(network, find_unused_parameters=True)
+        elif how == "two axes":
+            fully_shard(network, mesh=init_device_mesh("cpu", (2, count // 2), mesh_dim_names=("replicate", "shard")))
+        elif how == "bfloat16":
+            fully_shard(network, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
+        elif how == "offload":
+            fully_shard(network, offload_policy=CPUOffloadPolicy(pin_memory=False))
+        else:
+            fully_shard(network)
+        predictor = predictors.TrustedPredictor(most_rows=4) if how == "large" else "trusted"
+        plans = [*MIXED[:3], Plan(Phase.BP, "backprop", {"wide": "predicted"}), Plan(Phase.GP, "predicted")]
+        schedule = schedules.from_function(lambda step, plans=plans: plans[step % 5], NAMES)
+        gp = AdaGP(model, sgd(model), schedule, predictor, exclude=None if is_sharded else "up")
+        generator = torch.Generator().manual_seed(rank)
+        for _ in range(20):
+            tokens = torch.randint(0, 7, (4, 5), generator=generator)
+            gp.step(
+                lambda tokens=tokens, model=model: nn.functional.cross_entropy(
+                    model(tokens).flatten(0, 1), tokens.flatten()
+                )
+            )
+        found.append((whole(network), gp.coverage(), gp.counts()))
+    (exact, _, counts), (mine, coverage, sharded) = found
+    assert counts == sharded
+    assert counts["predicted"] > 0
+    difference = max(abs(part - exact[name]).max() for name, part in mine.items())
+    return difference, {row.layer: row.reason for row in coverage.rows}
+
+
+@pytest.mark.parametrize("how", ["plain", "large", "two axes", "bfloat16", "offload"])
+def test_tied_frozen_and_other_layers_under_each_policy(how: str) -> None:
+    for difference, reasons in on_ranks(4 if how == "two axes" else 2, train_tokens, how):
+        assert difference < (0.05 if how == "bfloat16" else 1e-5)
+        assert "tied to head.weight" in reasons["embedding"]
+        assert "frozen" in reasons["frozen"]
+        assert "which is not its rows" in reasons["up"]
+        assert reasons["wide"] == reasons["head"] == ""
