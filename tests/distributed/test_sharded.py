@@ -80,8 +80,10 @@ def both(rank: int, count: int, predictor: str, steps: int, units: str) -> dict[
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize(("predictor", "units"), [("trusted", "modules"), ("paper", "whole"), ("trusted", "reshard")])
 def test_sharded_training_gives_the_weights_of_whole_ones(ranks: int, predictor: str, units: str) -> None:
-    for found in on_ranks(ranks, both, predictor, 48, units):
-        assert found["difference"] < 1e-5 < 0.1 < found["moved"]
+    for found in on_ranks(ranks, both, predictor, 24, units):
+        # Rounding alone; where it flips a ReLU the weights differ by 1e-5, and rows in a wrong place would by 1e-2.
+        assert found["moved"] > 0.1
+        assert found["difference"] < 1e-3 * found["moved"]
         exact, sharded = found["counts"]
         assert exact == sharded
         assert {"predicted", "mean", "last", "random", "zero", "skip", "backprop"} <= sharded.keys()
@@ -202,8 +204,8 @@ def refuse(rank: int, count: int, what: str) -> str:
         fully_shard(model)
     options: dict[str, Any] = {"immediate": True} if what == "immediate" else {}
     schedule = schedules.growing(24, (0.5, 1.0)) if what == "growing" else schedules.fixed(1, 1)
-    if what == "topk":
-        schedule = schedules.from_function(lambda step: Plan(Phase.BP, "topk"), ("topk",))
+    if what in ("topk", "sampled", "local"):
+        schedule = schedules.from_function(lambda step: Plan(Phase.BP, what), (what,))
     predictor = Watcher(predictors.FeatureSpec()) if what == "predictor" else "trusted"
     optimizer = torch.optim.LBFGS(model.parameters()) if what == "LBFGS" else sgd(model)
     scaler = torch.amp.grad_scaler.GradScaler("cpu") if what == "scaler" else None
@@ -215,21 +217,27 @@ def refuse(rank: int, count: int, what: str) -> str:
     return ""
 
 
-@pytest.mark.parametrize(
-    ("what", "reason"),
-    [
-        ("old", "use torch.distributed.fsdp.fully_shard"),
-        ("topk", "topk computes the gradient of a whole weight"),
-        ("immediate", "immediate=True updates a layer while its whole weight is in use"),
-        ("LBFGS", "LBFGS needs inner products of whole gradients"),
-        ("growing", "use schedules.progressive"),
-        ("predictor", "predictor Watcher has no share_rows"),
-        ("scaler", "which needs no GradScaler"),
-    ],
-)
-def test_what_needs_whole_layers_is_refused_with_the_reason(what: str, reason: str) -> None:
-    for message in on_ranks(2, refuse, what):
-        assert reason in message
+REASONS = {
+    "old": "use torch.distributed.fsdp.fully_shard",
+    "topk": "topk computes the gradient of a whole weight",
+    "sampled": "sampled computes the gradient of a whole weight",
+    "local": "source 'local' runs a backward for each part",
+    "immediate": "immediate=True updates a layer while its whole weight is in use",
+    "LBFGS": "LBFGS needs inner products of whole gradients",
+    "growing": "use schedules.progressive",
+    "predictor": "predictor Watcher has no share_rows",
+    "scaler": "which needs no GradScaler",
+}
+
+
+def refuse_all(rank: int, count: int) -> dict[str, str]:
+    return {what: refuse(rank, count, what) for what in REASONS}
+
+
+def test_what_needs_whole_layers_is_refused_with_the_reason() -> None:
+    for messages in on_ranks(2, refuse_all):
+        for what, reason in REASONS.items():
+            assert reason in messages[what], what
 
 
 def break_one(rank: int, count: int, what: str) -> tuple[str, bool, dict[str, int]]:
