@@ -112,7 +112,8 @@ def speed_cell(found: Speed | None) -> str:
     if found is None or found.ratio is None:
         return "-"
     bounds = "" if found.low is None or found.high is None else f" ({found.low:.2f} to {found.high:.2f})"
-    return f"{'>= ' if found.bound else ''}{found.ratio:.2f}{bounds}"
+    sign = {"at least": ">= ", "at most": "<= "}.get(found.bound, "")
+    return f"{sign}{found.ratio:.2f}{bounds}"
 
 
 def command(result: BudgetResult, method: str) -> str:
