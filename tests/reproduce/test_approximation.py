@@ -87,8 +87,13 @@ def test_the_accuracy_command_writes_all_tables_and_resumes_without_training_aga
     assert refused.exit_code != 0
     assert "--resume" in refused.stderr
     shutil.rmtree(out / "cnn2-zero-schedule-second-layer-seed-0")
-    second = call(*words, "--resume")
+    picture = tmp_path / "figure5.svg"
+    second = call(*words, "--resume", "--picture", str(picture))
     assert second.exit_code == 0, second.output
+    drawn = picture.read_text()
+    assert "Figure 5: cnn2, schedule second-layer" in drawn
+    for up in ("training loss", "test accuracy %", *approximation.PAPER_NAMES.values()):
+        assert up in drawn
     before, after = json.loads(first.stdout)["runs"], json.loads(second.stdout)["runs"]
     again = "cnn2 zero schedule second-layer seed 0"
     assert after[again]["test_accuracy"] == before[again]["test_accuracy"]  # trained anew, from the same seed

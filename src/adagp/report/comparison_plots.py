@@ -188,6 +188,42 @@ def curves_png(panels: Mapping[str, Sequence[Curve]], metric: Metric, dpi: int =
     return saved(figure, dpi=dpi)
 
 
+@dataclass(frozen=True)
+class LearningCurve:
+    """Training loss and score of one run after each epoch; `name` tells runs of the same method apart."""
+
+    name: str
+    method: str
+    losses: Sequence[float]
+    scores: Sequence[float]
+
+
+def learning_png(
+    figures: Mapping[str, Sequence[LearningCurve]], metric: Metric, file_format: str = "png", dpi: int = 130
+) -> bytes:
+    """Two panels per title: the training loss of each run over its epochs, and its score."""
+    picture, axes = figure_with(10, 3.4 * len(figures), len(figures), 2)
+    for place, (title, curves) in enumerate(figures.items()):
+        for panel, up, values in (
+            (axes[2 * place], "training loss", [curve.losses for curve in curves]),
+            (
+                axes[2 * place + 1],
+                f"test {metric.heading}",
+                [[metric.scale * score for score in curve.scores] for curve in curves],
+            ),
+        ):
+            for curve, over_epochs in zip(curves, values, strict=True):
+                colour, style = METHOD_STYLES[curve.method]
+                epochs = range(1, len(over_epochs) + 1)
+                panel.plot(
+                    epochs, over_epochs, style, color=colour, label=curve.name, linewidth=1.6, marker="o", markersize=3
+                )
+            panel.xaxis.get_major_locator().set_params(integer=True)
+            dress(panel, title, "epochs", up)
+        axes[2 * place].legend(fontsize=8)
+    return saved(picture, file_format, dpi)
+
+
 def quality_png(epochs: Sequence[Mapping[str, Mapping[str, float]]], title: str, dpi: int = 130) -> bytes:
     """Four panels, MAPE, MSE, cosine and norm ratio, with a curve for each layer over the epochs.
 

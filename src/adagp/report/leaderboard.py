@@ -1,6 +1,7 @@
 """Tables of comparisons under the budget protocol."""
 
 from collections.abc import Sequence
+from textwrap import fill
 
 from adagp.report.table import Table, to_markdown
 from adagp.training.budget.judge import Interval, Reached, Speed
@@ -30,6 +31,7 @@ def method_table(result: BudgetResult) -> Table:
             "against bp",
             "p",
             "train loss",
+            "s",
             "s to target",
             "x sooner than bp",
             "lr",
@@ -47,6 +49,7 @@ def method_table(result: BudgetResult) -> Table:
                 f"s to target: from the final scores of runs with {shares} of the budget, each with its learning rate "
                 "fully decayed"
             ),
+            "s: spent in the whole budget; methods that decide while they train may spend more or less",
             "lr: chosen on validation items; * at the edge of the grid",
             f"reference seconds: batches x the cost of a batch ({result.statistic})",
             f"{seeds} seeds; 5 allow a claim, 3 a 'so far'",
@@ -83,6 +86,7 @@ def _row(outcome: MethodOutcome, metric: Metric) -> tuple[str, ...]:
         "-" if outcome.gain is None else _with_half(outcome.gain, metric, sign=True),
         "-" if outcome.gain_p is None else f"{outcome.gain_p:.3f}",
         "-" if loss is None else f"{loss:.3f}",
+        f"{outcome.seconds:.3g}",
         reached_cell(outcome.reached),
         speed_cell(outcome.speed),
         f"{outcome.candidate.lr:g}{'*' if outcome.at_edge else ''}",
@@ -108,7 +112,8 @@ def speed_cell(found: Speed | None) -> str:
     if found is None or found.ratio is None:
         return "-"
     bounds = "" if found.low is None or found.high is None else f" ({found.low:.2f} to {found.high:.2f})"
-    return f"{'>= ' if found.bound else ''}{found.ratio:.2f}{bounds}"
+    sign = {"at least": ">= ", "at most": "<= "}.get(found.bound, "")
+    return f"{sign}{found.ratio:.2f}{bounds}"
 
 
 def command(result: BudgetResult, method: str) -> str:
@@ -155,7 +160,7 @@ def page(results: Sequence[BudgetResult], pictures: Sequence[str]) -> str:
         shown = Table(table.title, (*table.columns, "run it again"), rows, table.notes, table.text_columns)
         parts += [
             f"## {setting_name(result)}\n",
-            f"{notes_line(result)} {_machine(result)}\n",
+            fill(f"{notes_line(result)} {_machine(result)}", 115) + "\n",
             to_markdown(shown),
             f"![Time to the target, and final score against time: {setting_name(result)}]({picture})\n",
         ]

@@ -56,6 +56,28 @@ def label(model: str, method: str, schedule: str | None, seed: int) -> str:
     return " ".join([model, method, *([f"schedule {schedule}"] if schedule else []), f"seed {seed}"])
 
 
+# The paper's figures of curves: table and schedules.
+CURVES = {5: (2, ("second-layer",)), 6: (3, ("1",)), 7: (4, ("1",)), 8: (5, ("2", "3"))}
+
+
+def curves(tables: Sequence[int], results: Results, seeds: Sequence[int], file_format: str = "png") -> bytes:
+    """Figures 5 to 8, of the runs of the tables: training loss and accuracy over the epochs of the first seed."""
+    from adagp.report.comparison_plots import LearningCurve, learning_png
+    from adagp.training.tasks.classification import Classification
+
+    figures: dict[str, list[LearningCurve]] = {}
+    for figure, (table, schedules) in CURVES.items():
+        for schedule in schedules if table in tables else ():
+            network = NETWORKS[table]
+            runs = [("bp", None), *((source, schedule) for source in SOURCES)]
+            figures[f"Figure {figure}: {network}, schedule {schedule}"] = [
+                LearningCurve(PAPER_NAMES[method], method, found["train_losses"], found["scores"])
+                for method, chosen in runs
+                for found in (results[label(network, method, chosen, seeds[0])],)
+            ]
+    return learning_png(figures, Classification.metrics[0], file_format)
+
+
 def scale(epochs: int, train_limit: int | None, data: str) -> str:
     """The scale of our runs, for the notes of the tables."""
     images = "all" if train_limit is None else f"{train_limit:,}"

@@ -62,6 +62,10 @@ def test_the_speed_is_paired_by_seed() -> None:
     open_end = speed(Reached(70.0), Reached(50.0, at_most=True), [*pairs, (Reached(70.0), Reached(None))])
     assert (open_end.bound, open_end.p) == ("at least", None)
     assert speed(Reached(70.0), Reached(None), pairs) == Speed(None)
+    early = Reached(50.0, at_most=True)
+    assert speed(early, early, pairs) == Speed(None, "open")
+    bounded = speed(early, Reached(60.0), [(early, Reached(60.0)), (early, Reached(61.0))])
+    assert (bounded.bound, bounded.p) == ("at most", None)  # plain backpropagation may be sooner than that
 
 
 def test_few_seeds_claim_nothing() -> None:
@@ -71,4 +75,5 @@ def test_few_seeds_claim_nothing() -> None:
     assert verdict(3, 0.1, 0.001, faster) == "so far: better, faster to the target (3 seeds)"
     assert verdict(5, 0.1, 0.001, faster) == "better, faster to the target (5 seeds)"
     assert verdict(5, -0.1, 0.001, Speed(None)) == "worse, target not reached (5 seeds)"
+    assert verdict(5, 0.1, 0.2, Speed(None, "open")) == "no difference shown, target too easy (5 seeds)"
     assert verdict(5, 0.1, 0.2, Speed(1.5, p=0.2)) == "no difference shown (5 seeds)"

@@ -1,5 +1,6 @@
 """Small real comparisons: interrupted, killed, added to, and shared by two processes."""
 
+import json
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from adagp import data
-from adagp.training import Recipe, RecipeError, RunFolderError, Session
+from adagp.training import Recipe, RecipeError, RunFolder, RunFolderError, Session
 from adagp.training.budget.options import BudgetOptions
 from adagp.training.budget.reference import stored_reference
 from adagp.training.budget.result import read_result
@@ -95,6 +96,24 @@ def test_parts_are_added_and_the_rest_is_not_run_again(tmp_path: Path, plain: Re
     other = BudgetSettings.of(plain.replace(epochs=3), ("bp",), (0,), OPTIONS)
     with pytest.raises(RunFolderError, match=r"epochs 2 against 3.*only methods and seeds can be added"):
         compared(other, path, resume=True)
+
+
+def test_all_runs_start_from_weights_that_are_trained_once(tmp_path: Path, plain: Recipe) -> None:
+    pretrained = BudgetOptions(
+        rates=(0.02,), batch_sizes=(32,), shares=(1.0,), validation=200, pretrain=(("epochs", 1), ("lr", 0.05))
+    )
+    path = tmp_path / "tuned"
+    trained = compared(BudgetSettings.of(plain.replace(epochs=1), ("bp",), (0,), pretrained), path)
+    assert trained == ["pretraining", "bp-batch32-lr0.02", "bp-share1-seed0"]
+    assert RunFolder(path / "pretrained").recipe() == plain.replace(epochs=1, lr=0.05)
+    recipe = RunFolder(path / "runs" / "bp-share1-seed0").recipe()
+    assert recipe.weights == str(path / "pretrained" / "model.pt")
+    # The second part of one training is not the first part of another.
+    first = json.loads((path / "runs" / "bp-share1-seed0" / "metrics.json").read_text())[0]
+    alone = json.loads((path / "pretrained" / "metrics.json").read_text())[0]
+    assert first["train_loss"] < alone["train_loss"]
+    again = compared(BudgetSettings.of(plain.replace(epochs=1), ("bp", "skip"), (0,), pretrained), path, resume=True)
+    assert again == ["skip-batch32-lr0.02", "skip-share1-seed0"]
 
 
 def test_a_recipe_that_does_not_fit_leaves_nothing_behind(tmp_path: Path, plain: Recipe) -> None:

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from adagp.data import DataSet
-from adagp.training import Recipe, Run, RunFolder
+from adagp.training import Recipe, RecipeError, Run, RunFolder
 from adagp.training.rivals import RIVALS, freezing, pruning, selective
 from adagp.training.rivals.rival import TrainingBatch
 from adagp.training.run import checkpoint
+from adagp.training.run.world import World
 
 
 @pytest.fixture
@@ -48,6 +49,29 @@ def test_a_resumed_run_is_the_one_that_was_not_interrupted(
     assert same(whole.model.state_dict(), resumed.model.state_dict())
     assert same(whole.weights(), resumed.weights())
     assert whole.scores == resumed.scores
+
+
+def in_force(method: str, progress: float) -> float:
+    """What a rival saves at a point of the run, as a number of its own kind."""
+    if method == "freezing":
+        return max((share for start, share in freezing.STEPS if progress >= start), default=0.0)
+    spans = {"selective": (selective.START, selective.END), "pruning": (0.0, pruning.END)}
+    start, end = spans.get(method, (0.0, 0.0))
+    return float(start <= progress < end)
+
+
+@pytest.mark.parametrize("method", RIVALS)
+def test_the_stages_that_are_timed_stand_for_the_whole_run(method: str) -> None:
+    """The cost of a batch is a mean over stages: it must be the mean over the run."""
+    stages = RIVALS[method].stages
+    assert sum(share for _, share in stages) == pytest.approx(1)
+    over_run = sum(in_force(method, (place + 0.5) / 10_000) for place in range(10_000)) / 10_000
+    assert sum(share * in_force(method, progress) for progress, share in stages) == pytest.approx(over_run, abs=1e-3)
+
+
+def test_rivals_know_one_process(plain: Recipe, digits: DataSet) -> None:
+    with pytest.raises(RecipeError, match="method pruning trains in one process"):
+        Run(plain.replace(method="pruning"), digits, world=World(rank=0, size=2))
 
 
 def test_methods_without_a_rival_keep_the_form_of_their_checkpoints(plain: Recipe, digits: DataSet) -> None:

@@ -9,6 +9,16 @@ _PIPELINE, _HARDWARE = "adagp.cli.reproduce.pipeline", "adagp.cli.reproduce.hard
 _APPROXIMATION = "adagp.cli.reproduce.approximation"
 
 RESULTS = {
+    "numbers": Listed(
+        "adagp.cli.reproduce.numbers",
+        "numbers_command",
+        "Every figure, table and stated number of the four papers: reproduced, refuted or not checkable here.",
+    ),
+    "fig7-9": Listed(
+        "adagp.cli.reproduce.timelines",
+        "timelines_command",
+        "Figures 7 to 9 of the ADA-GP paper: one chip, layer by layer; and how often devices wait for each other.",
+    ),
     "fig10": Listed(_PIPELINE, "fig10_command", "Figure 10 of the ADA-GP paper: its phases over gpipe."),
     "fig11": Listed(_PIPELINE, "fig11_command", "Figure 11 of the ADA-GP paper: its phases over dapple."),
     "fig12": Listed(_PIPELINE, "fig12_command", "Figure 12 of the ADA-GP paper: its phases over chimera."),

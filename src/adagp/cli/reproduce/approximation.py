@@ -6,9 +6,11 @@ from typing import Annotated, Any
 import typer
 
 from adagp.cli import options
-from adagp.cli.common import command, print_tables
+from adagp.cli.common import check_pictures, command, print_tables
 from adagp.cli.display import Display
 from adagp.cli.session import RunOptions, chosen_device, numbers, train_recipes
+from adagp.files import write_bytes
+from adagp.report.plot import picture_format
 from adagp.training import RecipeError
 
 
@@ -58,11 +60,13 @@ def accuracy_command(
     lr: Annotated[float, typer.Option(help="Adam's learning rate at the start; the paper gives none.")] = 1e-3,
     threads: options.Threads = None,
     out: options.Folder = Path("runs/approximation-accuracy"),
+    picture: options.Picture = None,
     run_options: RunOptions,
 ) -> None:
     """Tables 2 to 5 of the gradient-approximation paper: speed and accuracy of zero, random and topk.
 
-    All runs take turns, epoch by epoch. Ctrl-C leaves everything resumable.
+    All runs take turns, epoch by epoch. Ctrl-C leaves everything resumable. `--picture` draws figures 5 to 8: training
+    loss and accuracy over the epochs.
 
     Try:
 
@@ -73,6 +77,7 @@ def accuracy_command(
     from adagp.reproduce import approximation
     from adagp.training.run.folder import make_folder, write_file
 
+    check_pictures(picture)
     chosen, chosen_seeds = numbers("tables", tables), numbers("seeds", seeds)
     fields: dict[str, Any] = {
         "data": data_name,
@@ -84,10 +89,14 @@ def accuracy_command(
         "threads": threads,
     }
     recipes = approximation.recipes(chosen, chosen_seeds, **fields)
-    again = run_options.resume_line("reproduce approximation-accuracy", out, tables=tables, seeds=seeds, **fields)
+    again = run_options.resume_line(
+        "reproduce approximation-accuracy", out, tables=tables, seeds=seeds, picture=picture, **fields
+    )
     results = train_recipes({out: recipes}, chosen_device(run_options.device), run_options, again)
     scale = approximation.scale(epochs, train_limit, data_name)
     shown = approximation.accuracy_tables(chosen, results, chosen_seeds, scale)
     make_folder(out)
+    if picture is not None:
+        write_bytes(picture, approximation.curves(chosen, results, chosen_seeds, picture_format(picture)))
     write_file(out / "tables.json", {"scale": scale, "tables": [table.plain() for table in shown], "runs": results})
     print_tables(shown, {"scale": scale, "folder": str(out), "runs": results}, run_options.as_json)

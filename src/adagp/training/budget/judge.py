@@ -81,8 +81,11 @@ class Speed:
 
     Attributes:
         ratio: Plain backpropagation's time over the method's, of the curves of mean scores; None if unknown.
-        bound: `at least` or `below` where one of the two is only bounded, else empty.
-        low: Lower end of the 95 % interval over seeds; None where a seed did not reach the target between two lengths.
+        bound: `at least` or `at most` where one of the two reached it in the smallest budget already, `open` where both
+            did; else empty.
+        low: Lower end of the 95 % interval over seeds; None where a seed did not reach the target, or plain
+            backpropagation did so in the smallest budget. (A method that did so counts with that budget: it is no
+            slower.)
         high: Upper end.
         p: Of the paired test that the ratio is 1, on logarithms.
     """
@@ -96,17 +99,17 @@ class Speed:
 
 def speed(plain: Reached, method: Reached, pairs: Sequence[tuple[Reached, Reached]]) -> Speed:
     """The speed of a method from both means, and from the pairs of plain backpropagation and method of each seed."""
-    if plain.seconds is None:
+    if plain.seconds is None or method.seconds is None:
         return Speed(None)
-    if method.seconds is None:
-        return Speed(None)
+    if plain.at_most and method.at_most:
+        return Speed(None, "open")
     ratio = plain.seconds / method.seconds
-    bound = "at least" if method.at_most and not plain.at_most else ""
+    bound = "at least" if method.at_most else "at most" if plain.at_most else ""
     logs = []
-    for mine, theirs in pairs:
-        if mine.seconds is None or theirs.seconds is None:
+    for of_plain, of_method in pairs:
+        if of_plain.seconds is None or of_method.seconds is None or of_plain.at_most:
             return Speed(ratio, bound)
-        logs.append(math.log(mine.seconds / theirs.seconds))
+        logs.append(math.log(of_plain.seconds / of_method.seconds))
     if len(logs) < 2:
         return Speed(ratio, bound)
     found = interval(logs)
@@ -130,7 +133,7 @@ def verdict(count: int, gain: float, gain_p: float | None, faster: Speed) -> str
     better = "no difference shown" if not sure else "better" if gain > 0 else "worse"
     pace = ""
     if faster.ratio is None:
-        pace = ", target not reached"
+        pace = ", target too easy" if faster.bound else ", target not reached"
     elif faster.p is not None and faster.p < LEVEL:
         pace = f", {'faster' if faster.ratio > 1 else 'slower'} to the target"
     return f"{'so far: ' if standing(count) == 'so far' else ''}{better}{pace} ({seeds})"

@@ -150,6 +150,7 @@ def summarise(run: Run) -> dict[str, Any]:
         "test_loss": last.test_loss,
         f"best_test_{run.metric.name}": run.metric.best(run.scores),
         "scores": run.scores,
+        "train_losses": [record.train_loss for record in run.records],
         "train_seconds": run.train_seconds,
         "seconds": {kind: sum(record.seconds[kind] for record in run.records) for kind in last.seconds},
         "predictor_seconds": sum(record.predictor_seconds for record in run.records),
