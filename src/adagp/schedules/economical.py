@@ -119,6 +119,8 @@ def _reason(layer: str, found: Sequence[Finding], chosen: Finding | None) -> str
         nearest = max(found, key=lambda one: one.worth)
         if nearest.saved <= 0:
             return f"{layer} exact: sampling saves no time at any rate"
+        if nearest.pays:
+            return f"{layer} exact: a rate of {nearest.rate:g} would gain {100 * (nearest.worth - 1):.1f} %, too little"
         return (
             f"{layer} exact: even a rate of {nearest.rate:g} adds {nearest.added_variance:.2f} of the variance between "
             f"batches, and its time pays for {nearest.most_added_variance:.2f}"
