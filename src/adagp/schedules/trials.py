@@ -19,8 +19,8 @@ class Trial:
         exact_seconds: Of its exact weight gradient.
         seconds: Of the sampled one, by rate.
         added: The squared distance of the sampled weight gradient from the exact one, by rate.
-        spread: Half the squared distance of the exact one from that of the batch before, which is the variance between
-            batches; None where there was none before.
+        spread: The variance of the exact one between batches, from how far the halves of this batch differ: later
+            batches would show how far the weights have moved, too. None where there is only one sample.
     """
 
     other_seconds: float
