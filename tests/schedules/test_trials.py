@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adagp.schedules import Trial
-from adagp.schedules.trials import best, findings
+from adagp.schedules.trials import LEAST_WORTH, best, findings
 
 positive = st.floats(1e-4, 1e4)
 
@@ -54,6 +54,14 @@ def test_the_best_rate_is_the_one_with_the_highest_worth() -> None:
     chosen = best(findings([one]))
     assert chosen is not None
     assert chosen.rate == 0.25
+
+
+def test_a_gain_within_the_error_of_measurements_is_not_chosen() -> None:
+    (found,) = findings([trial(added=0.19)])
+    assert found.pays
+    assert 1 < found.worth < LEAST_WORTH
+    assert best([found]) is None
+    assert best(findings([trial(added=0.15)])) is not None
 
 
 def test_two_calls_of_a_layer_add_up() -> None:

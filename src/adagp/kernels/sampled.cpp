@@ -60,7 +60,7 @@ template <typename T>
 void squared_distances(const T* source, int64_t channel_step, int64_t step, int64_t channels, int64_t count,
                        const T* mean, T* squares) {
   if (channel_step == 1) {
-    constexpr int64_t lanes = 32;
+    constexpr int64_t lanes = 16;
     for (int64_t i = 0; i < count; ++i) {
       const T* row = source + i * step;
       T parts[lanes] = {};

@@ -6,6 +6,9 @@ from statistics import fmean
 
 from adagp.schedules.breakeven import kept_progress, most_added_variance, saved_share
 
+LEAST_WORTH = 1.02
+"""The progress in a second that a rate must promise to be chosen, that of the exact gradient being 1."""
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -16,8 +19,8 @@ class Trial:
         exact_seconds: Of its exact weight gradient.
         seconds: Of the sampled one, by rate.
         added: The squared distance of the sampled weight gradient from the exact one, by rate.
-        spread: Half the squared distance of the exact one from that of the batch before, which is the variance between
-            batches; None where there was none before.
+        spread: The variance of the exact one between batches, from how far the halves of this batch differ: later
+            batches would show how far the weights have moved, too. None where there is only one sample.
     """
 
     other_seconds: float
@@ -88,5 +91,6 @@ def findings(trials: Sequence[Trial]) -> list[Finding]:
 
 
 def best(found: Sequence[Finding]) -> Finding | None:
-    """The rate that makes most progress in a second; None where none pays."""
-    return max((one for one in found if one.pays), key=lambda one: one.worth, default=None)
+    """The rate that makes most progress in a second; None where none pays by more than measurements err."""
+    paying = (one for one in found if one.pays and one.worth >= LEAST_WORTH)
+    return max(paying, key=lambda one: one.worth, default=None)
