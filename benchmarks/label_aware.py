@@ -1,8 +1,8 @@
 """How predictions that see the labels agree with true gradients, and what they are worth.
 
-`python -m benchmarks.label_aware RUNS.jsonl`: a ResNet-8 on CIFAR-10 (12,800 images), batch 128, SGD with Nesterov
-momentum 0.9, weight decay 5e-4. Each line of RUNS.jsonl is one finished case, so that a study continues where it was
-stopped; `--table` prints what is there. Data: the folder named by ADAGP_DATA.
+`python -m benchmarks.label_aware RUNS.json`: a ResNet-8 on CIFAR-10 (12,800 images), batch 128, SGD with Nesterov
+momentum 0.9, weight decay 5e-4. RUNS.json holds the finished cases, so that a study continues where it was stopped;
+`--table` prints what is there. Data: the folder named by ADAGP_DATA.
 
 Agreement: a plain run at a constant learning rate, on which the predictor only watches. After each epoch, on pairs of
 batches that it has not learned from, the prediction for one batch is compared with the true gradient of the same batch
@@ -11,9 +11,8 @@ batch for each BP batch, with cosine decay; and plain runs for comparison.
 """
 
 import argparse
-import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import cos, pi
 from pathlib import Path
 from time import process_time
@@ -26,6 +25,7 @@ from adagp._engine.probe import kept_statistics
 from adagp.models.resnet_cifar import SmallResNet
 from adagp.predictors import LabelAwarePredictor, Predictor
 from benchmarks.coarse import BATCH, TEST, TRAIN, load
+from benchmarks.runs import Runs
 
 PAIRS = 6
 AGREEMENT_EPOCHS, WORTH_EPOCHS = 4, 8
@@ -215,11 +215,6 @@ def worth(case: Case, images: Tensor, labels: Tensor, test: tuple[Tensor, Tensor
     return {"accuracy": 100 * right / TEST, "seconds": seconds, "counts": study.gp.counts()}
 
 
-def key(case: Case) -> str:
-    """What makes two runs the same."""
-    return json.dumps(asdict(case), sort_keys=True)
-
-
 def show(case: Case, found: dict[str, object]) -> None:
     """Print one finished case."""
     print(f"{case.question} {case.method} lr {case.lr} epochs {case.epochs}")
@@ -237,23 +232,18 @@ def main() -> None:
     parser.add_argument("runs", type=Path)
     parser.add_argument("--table", action="store_true", help="print what is there")
     options = parser.parse_args()
-    done = {}
-    if options.runs.exists():
-        done = {line["case"]: line for line in map(json.loads, options.runs.read_text().splitlines())}
+    runs = Runs(options.runs)
     if options.table:
         for case in cases():
-            if key(case) in done:
-                show(case, done[key(case)])
+            if found := runs.get(case):
+                show(case, found)
         return
     torch.set_num_threads(1)
     images, labels, test = load()
     for case in cases():
-        if key(case) not in done:
-            found = (
-                agreement(case, images, labels) if case.question == "agreement" else worth(case, images, labels, test)
-            )
-            with options.runs.open("a") as file:
-                file.write(json.dumps({"case": key(case), **found}) + "\n")
+        if runs.get(case) is None:
+            is_agreement = case.question == "agreement"
+            runs.add(case, agreement(case, images, labels) if is_agreement else worth(case, images, labels, test))
 
 
 if __name__ == "__main__":

@@ -1,28 +1,30 @@
-"""Local losses against plain backpropagation at equal epochs: `python -m benchmarks.local RUNS.jsonl`.
+"""Local losses against plain backpropagation at equal epochs: `python -m benchmarks.local RUNS.json`.
 
 ResNet-8 and ResNet-20 on CIFAR-10 (12,800 images, 4,000 for the test), 8 epochs, batch 128, SGD with Nesterov momentum
-0.9, weight decay 5e-4, a tenth of warm-up, cosine decay. Parts have equal cost. Each line of RUNS.jsonl is one finished
-run, so that a study continues where it was stopped; `--table` prints what is there. Data: the folder named by
-ADAGP_DATA.
+0.9, weight decay 5e-4, a tenth of warm-up, cosine decay. Parts keep equal memory. RUNS.json holds the finished runs, so
+that a study continues where it was stopped; `--table` prints what is there. Data: the folder named by ADAGP_DATA.
+`--memory` measures peak memory and time of a batch instead, side by side.
 """
 
 import argparse
-import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import product
 from math import cos, pi
 from pathlib import Path
+from statistics import median
 from time import process_time
 
 import torch
 from torch import Tensor, nn
 
-from adagp import AdaGP, data, schedules
+from adagp import AdaGP, data, models, schedules
+from adagp.local import cross_entropy
 from adagp.measure import peak_bytes
 from adagp.models.resnet_cifar import SmallResNet
 from adagp.sources import Local
 from benchmarks.coarse import BATCH, TEST, TRAIN, load
+from benchmarks.runs import Runs
 
 EPOCHS = 8
 BLOCKS = {"resnet8": 1, "resnet20": 3}
@@ -49,10 +51,10 @@ class Case:
 
 def cases() -> Iterator[Case]:
     """The study, in order of weight."""
-    for lr, parts in product((0.8, 0.4), (1, 2, 3)):
-        yield Case("resnet8", parts, lr)
-    for seed, parts in product((1, 2), (1, 2, 3)):
+    for seed, parts in product((0, 1, 2), (1, 2, 3)):
         yield Case("resnet8", parts, 0.8, seed=seed)
+    for parts in (1, 2, 3):
+        yield Case("resnet8", parts, 0.4)
     for parts in (1, 2, 3):
         yield Case("resnet20", parts, 0.8)
     yield Case("resnet8", 2, 0.8, head="predsim")
@@ -128,9 +130,57 @@ def peak(case: Case, x: Tensor, y: Tensor) -> int:
     return peak_bytes(lambda: step(gp, model, x, y, case.parts > 1), torch.device("cpu"))
 
 
-def key(case: Case) -> str:
-    """What makes two runs the same."""
-    return json.dumps(asdict(case), sort_keys=True)
+MEMORY = {"resnet20": (128, 3, 32, 32), "vgg13": (64, 3, 32, 32), "mobilenet_v2": (64, 3, 32, 32), "gpt": (16, 128)}
+"""The networks whose memory is measured, with their input's shape."""
+ROUNDS = 9
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A network whose memory is measured; its cases stand in the same file as those of trainings."""
+
+    memory: str
+
+
+def memory(name: str) -> dict[str, object]:
+    """Peak bytes and median seconds of a batch, in one, two, three and four parts, taken in turn."""
+    shape = MEMORY[name]
+    if name == "gpt":
+        x = torch.randint(4000, shape)
+        y = torch.randint(4000, shape)
+    else:
+        x, y = torch.randn(shape).contiguous(memory_format=torch.channels_last), torch.randint(10, shape[:1])
+    works = {parts: _work(name, parts, x, y) for parts in (1, 2, 3, 4)}
+    for work in works.values():
+        work()
+    peaks = {parts: peak_bytes(work, torch.device("cpu")) for parts, work in works.items()}
+    times: dict[int, list[float]] = {parts: [] for parts in works}
+    for _ in range(ROUNDS):
+        for parts, work in works.items():
+            start = process_time()
+            work()
+            times[parts].append(process_time() - start)
+    seconds = {parts: median(taken) for parts, taken in times.items()}
+    return {"shape": list(shape), "peak_bytes": _named(peaks), "seconds": _named(seconds)}
+
+
+def _named(by_parts: Mapping[int, float]) -> dict[str, float]:
+    return {str(parts): value for parts, value in by_parts.items()}
+
+
+def _work(name: str, parts: int, x: Tensor, y: Tensor) -> Callable[[], object]:
+    torch.manual_seed(0)
+    model = models.build(name, **({} if name == "gpt" else {"num_classes": 10}))
+    if name != "gpt":
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    local, plain = {"local": Local(parts=parts)}, schedules.always_backprop()
+    gp = (
+        AdaGP(model, optimizer, plain, None)
+        if parts == 1
+        else AdaGP(model, optimizer, schedules.always_local(), None, sources=local)
+    )
+    return lambda: gp.step(lambda: cross_entropy(model(x), y), target=None if parts == 1 else y)
 
 
 def main() -> None:
@@ -138,25 +188,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", type=Path)
     parser.add_argument("--table", action="store_true", help="print what is there")
+    parser.add_argument("--memory", action="store_true", help="measure memory and time of a batch instead")
     options = parser.parse_args()
-    done = {}
-    if options.runs.exists():
-        done = {line["case"]: line for line in map(json.loads, options.runs.read_text().splitlines())}
+    runs = Runs(options.runs)
+    torch.set_num_threads(1)
+    if options.memory:
+        for name in MEMORY:
+            if runs.get(Memory(name)) is None:
+                runs.add(Memory(name), memory(name))
+        return
     if options.table:
         for case in cases():
-            if found := done.get(key(case)):
+            if found := runs.get(case):
                 print(
                     f"{case.model:9} parts {case.parts} {case.head:8} lr {case.lr:<4} seed {case.seed} "
                     f"{found['accuracy']:.1f} % {found['seconds']:.0f} s {found['peak_bytes'] / 1e6:.0f} MB"
                 )
         return
-    torch.set_num_threads(1)
     images, labels, test = load()
     for case in cases():
-        if key(case) not in done:
-            line = {"case": key(case), **train(case, images, labels, test)}
-            with options.runs.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+        if runs.get(case) is None:
+            runs.add(case, train(case, images, labels, test))
 
 
 if __name__ == "__main__":

@@ -499,6 +499,11 @@ def test_mistakes_are_refused_by_name() -> None:
     lbfgs = build()
     with pytest.raises(ValueError, match="LBFGS"):
         attach(lbfgs, torch.optim.LBFGS(lbfgs.parameters())).step(lambda: loss_of(lbfgs, x, y))
+    stage = build()
+    gp = attach(stage)
+    gp.join_pipeline()
+    with pytest.raises(ValueError, match="inside a stage of a pipeline"):
+        step(gp, stage, x, y)
     last = build()
     with pytest.raises(ValueError, match="parts = 9: the model has no module that ends part"):
         attach(last, source=Local(parts=9)).step(lambda: loss_of(last, x, y), target=y)

@@ -73,9 +73,13 @@ class LocalLosses:
         """Find the cuts, in the first batch, and decide which are in force under this plan."""
         if self.resolved is None or not self.resolved.is_local:
             return
+        if self._setup.uses_lbfgs:
+            raise ValueError(
+                "LBFGS evaluates a batch several times, and local losses update heads: use another optimizer"
+            )
+        if self._setup.ranks.have_parts:
+            raise ValueError("local losses inside a stage of a pipeline are not supported: use another source")
         if self._source.cuts is None:
-            if self._setup.uses_lbfgs:
-                raise ValueError("LBFGS evaluates a batch several times, and local losses update heads: use another")
             self._find_cuts(inputs, named)
         hook_cuts(self._current, self._setup.model, self._source.cuts or ())
         self._in_force = self._cuts_of(self.resolved)

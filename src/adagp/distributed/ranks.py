@@ -72,6 +72,8 @@ class Ranks:
         """Whether each rank holds some rows of every layer, and no rank all of them."""
         self.mixes_sources = wrapped is None or (wrapped.find_unused_parameters and not wrapped.static_graph)
         """Whether a batch with a backward may leave parameters without a gradient."""
+        self.have_parts = False
+        """Whether each rank trains another part of the model."""
         self.sent_bytes = 0
         """What this rank gave to messages so far, beside those of torch's own wrappers."""
         self.agreed_shapes: dict[tuple[str, str], torch.Size] = {}
@@ -83,6 +85,7 @@ class Ranks:
     def expect_parts(self) -> None:
         """Say that each rank trains another part of the model, so that there is nothing to share."""
         self._share_nothing = False
+        self.have_parts = True
 
     def warn_if_nothing_is_shared(self) -> None:
         """Warn once where there are other ranks that will not stay identical with this one."""

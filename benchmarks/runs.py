@@ -1,0 +1,26 @@
+"""The finished runs of a study in one JSON file, so that the study continues where it was stopped."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from adagp.files import write_json
+
+
+class Runs:
+    """Finished runs, each with the case that it answers."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what is there."""
+        self._path = path
+        self._found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+    def get(self, case: Any) -> dict[str, Any] | None:
+        """The run of a case, a dataclass; None where it is missing."""
+        return next((run for run in self._found if run["case"] == asdict(case)), None)
+
+    def add(self, case: Any, run: dict[str, Any]) -> None:
+        """Keep a finished run."""
+        self._found.append({"case": asdict(case), **run})
+        write_json(self._path, self._found)
