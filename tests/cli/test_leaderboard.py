@@ -41,6 +41,7 @@ def test_the_page_has_a_command_in_each_row_and_its_pictures(tmp_path: Path) -> 
         assert f"](leaderboard-{name}.png)" in text
         assert (tmp_path / f"leaderboard-{name}.png").read_bytes().startswith(b"\x89PNG")
     assert str(tmp_path) not in text
+    assert all(len(line) <= 120 or line.startswith(("|", "![")) for line in text.splitlines())
 
 
 def test_json_has_every_figure(tmp_path: Path) -> None:

@@ -37,7 +37,9 @@ def compare_command(
     seeds: Annotated[str | None, typer.Option(help="Comma-separated whole numbers, for example 0,1,2.")] = None,
     protocol: Annotated[
         str | None,
-        typer.Option(help="`epochs` (default): the same epochs for all. `budget`: the same reference seconds, tuned."),
+        typer.Option(
+            help="The same epochs for all (`epochs`, default), or the same tuned reference seconds (`budget`)."
+        ),
     ] = None,
     budget: Annotated[
         float | None, typer.Option(help="Give every method this many training seconds instead of the same epochs.")

@@ -51,7 +51,8 @@ def method_table(result: BudgetResult) -> Table:
             ),
             "s: spent in the whole budget; methods that decide while they train may spend more or less",
             "lr: chosen on validation items; * at the edge of the grid",
-            f"reference seconds: batches x the cost of a batch ({result.statistic})",
+            "reference seconds: batches x the cost of a batch",
+            f"cost: {result.statistic}",
             f"{seeds} seeds; 5 allow a claim, 3 a 'so far'",
         ),
     )

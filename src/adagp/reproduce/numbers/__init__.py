@@ -60,9 +60,10 @@ def tables(found: Numbers) -> list[Table]:
 
 _INTRODUCTION = """# What became of every number of the papers?
 
-One row for each figure, table and stated number. **Reproduced**: ours agrees, by the command. **Refuted**: ours does
-not, for the reason given. **Not checkable here**: it takes a GPU, data or tools that are not here, or the paper prints
-no value; the command starts it where they are.
+One row for each figure, table and stated number. **Reproduced**: ours agrees, by the command: counts exactly, speed-ups
+to within 2 % (pipelines of networks 3 %), the increase of area to within 1.5 points, energy to within a tenth.
+**Refuted**: ours does not, for the reason given. **Not checkable here**: it takes a GPU, data or tools that are not
+here, or the paper prints no value; the command starts it where they are.
 
 Figures of the accelerator and of pipelines are computed when this page is written, and so is all arithmetic on the
 papers' own tables. Trainings and synthesis are recorded from the pages named; their commands run them again.

@@ -87,7 +87,7 @@ def _averages() -> Iterator[Row]:
         "similar or higher",
         Verdict.OPEN,
         "lower in every short run: -1.0 to -5.9 points; below `short-bp` at a tuned rate",
-        f"{_LONG}[short runs](zoo-results.md), [rivals](results.md)",
+        "trained networks take a GPU for days; [short runs](zoo-results.md), [rivals](results.md)",
     )
 
 
