@@ -83,7 +83,10 @@ def measure_layers(name: str, warmup: int, measured: int) -> dict[str, Any]:
     layers = schedules.layer_names(training.model, "Conv[12]d|Linear")
     schedule = schedules.economical(layers, RATES, measured_batches=measured, first=warmup, every=10**9)
     gp = AdaGP(training.model, training.optimizer, schedule, None)
+    rates = [group["lr"] for group in training.optimizer.param_groups]
     for step in range(warmup + measured):
+        for group, rate in zip(training.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate * min(1.0, (step + 1) / warmup)
         gp.step(lambda step=step: closure(training, batches[step % len(batches)]))  # type: ignore[misc]
         print(f"{name}: batch {step + 1} of {warmup + measured}", file=sys.stderr)
     trials, rows = schedule.state_dict()["trials"], []

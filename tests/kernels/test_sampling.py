@@ -26,7 +26,7 @@ def reference(values: list[float], count: float) -> list[float]:
 
 
 @given(scores, st.floats(0.05, 1))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_probabilities_follow_the_scores_and_add_up(rows: Tensor, rate: float) -> None:
     count = rate * len(rows)
     found = inclusion_probabilities(rows, count)
@@ -37,7 +37,7 @@ def test_probabilities_follow_the_scores_and_add_up(rows: Tensor, rate: float) -
 
 
 @given(scores, st.floats(0.05, 1))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_over_all_starts_each_row_is_drawn_as_often_as_its_probability_says(rows: Tensor, rate: float) -> None:
     probabilities = inclusion_probabilities(rows, rate * len(rows))
     times = torch.zeros(len(rows), dtype=torch.float64)

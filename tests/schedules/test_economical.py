@@ -76,7 +76,7 @@ def test_the_saved_table_gives_the_same_plans() -> None:
         ({"layers": []}, "layers: there are none"),
         ({"rates": []}, "rates: needs at least one"),
         ({"rates": [0.5, 1]}, "rates: 1: it is a share, above 0 and below 1"),
-        ({"measured_batches": 0}, "measured_batches: must be at least 1"),
+        ({"measured_batches": 1}, "measured_batches: must be at least 2"),
         ({"first": -1}, "first: must be 0 or more"),
         ({"every": 4}, "every: must be above measured_batches"),
     ],
@@ -166,33 +166,3 @@ def test_micro_batches_and_autocast_are_measured_too() -> None:
         gp.optimizer.zero_grad()
     assert isinstance(gp.schedule, Economical)
     assert len(gp.schedule.explain()) == 4
-
-
-def test_the_spread_is_the_variance_between_batches() -> None:
-    """Of a Linear layer with a fixed weight, over many batches of the same distribution."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(5, 3, bias=False))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-    schedule = schedules.economical(["0"], [0.5], measured_batches=400, first=0)
-    gp = AdaGP(model, optimizer, schedule, None)
-    true = []
-    for _ in range(400):
-        x = torch.randn(9, 5)
-        with gp.batch() as batch:
-            batch.backward(model(x).square().mean())
-        assert model[0].weight.grad is not None
-        true.append(model[0].weight.grad.clone())
-        optimizer.zero_grad()
-    variance = float(torch.stack(true).var(0).sum())
-    trials = schedule.state_dict()["trials"]["0"]
-    found = sum(trial["spread"] for trial in trials) / len(trials)
-    assert abs(found / variance - 1) < 0.25
-
-
-def test_one_sample_does_not_tell_how_batches_differ() -> None:
-    model = nn.Sequential(nn.Conv2d(2, 3, 3))
-    schedule = schedules.economical(["0"], measured_batches=1, first=0)
-    gp = AdaGP(model, sgd(model), schedule, None)
-    gp.step(lambda: model(torch.randn(1, 2, 8, 8)).square().mean())
-    assert schedule.rates == {}
-    assert "batches of one sample" in schedule.explain()[0]

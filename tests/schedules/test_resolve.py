@@ -29,6 +29,13 @@ def test_every_source_of_the_table_can_be_built_and_carries_its_entry() -> None:
     }
 
 
+@pytest.mark.parametrize("layer", ["b", "nothing"])
+def test_rates_of_layers_that_are_not_sampled_are_refused(layer: str) -> None:
+    plan = Plan(Phase.BP, "backprop", {"a": "sampled"}, rates={"a": 0.5, layer: 0.5})
+    with pytest.raises(ValueError, match=rf"rates of \['{layer}'\], whose source is not sampled"):
+        resolve(plan, ["a", "b"])
+
+
 def test_the_docs_say_of_every_source_what_the_table_says() -> None:
     page = (Path(__file__).parents[2] / "docs" / "sources.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page, re.MULTILINE))

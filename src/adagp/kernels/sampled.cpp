@@ -9,6 +9,8 @@
 #include <new>
 #include <vector>
 
+#include <omp.h>
+
 namespace {
 
 using std::int32_t;
@@ -117,27 +119,27 @@ template <typename T>
 void score(const Problem& p, const T* x, const T* grad, T* scores, T* means, T* totals) {
   const int64_t pixels = p.height * p.width, positions = p.out_height * p.out_width;
   const std::vector<T> nothing(p.channels, T(0));
-#pragma omp parallel num_threads(p.threads)
-  {
-    std::vector<T> squares(pixels), patches(positions), sizes(positions);
-#pragma omp for schedule(static)
-    for (int64_t n = 0; n < p.samples; ++n) {
-      const T *image = x + n * p.x_sample, *gradient = grad + n * p.grad_sample;
-      T* mean = means + (p.own_means ? n * p.inputs : 0);
-      if (p.own_means) {
-        sum_positions(image, p.x_channel, p.x_pixel, p.inputs, pixels, mean);
-        for (int64_t c = 0; c < p.inputs; ++c) mean[c] /= T(pixels);
-      }
-      squared_distances(image, p.x_channel, p.x_pixel, p.inputs, pixels, mean, squares.data());
-      T outside = 0;
-      for (int64_t c = 0; c < p.inputs; ++c) outside += mean[c] * mean[c];
-      sum_patches(p, squares.data(), outside, patches.data());
-      sum_positions(gradient, p.grad_channel, p.grad_position, p.channels, positions, totals + n * p.channels);
-      squared_distances(gradient, p.grad_channel, p.grad_position, p.channels, positions, nothing.data(),
-                        sizes.data());
-      for (int64_t i = 0; i < positions; ++i)  // NaN stays NaN, so that it is noticed
-        scores[n * positions + i] = __builtin_sqrt((patches[i] < 0 ? T(0) : patches[i]) * sizes[i]);
+  // Room for every thread, made here: inside of the parallel region nobody could catch that there is none.
+  const int64_t room = pixels + 2 * positions;
+  std::vector<T> rooms(p.threads * room);
+#pragma omp parallel for schedule(static) num_threads(p.threads)
+  for (int64_t n = 0; n < p.samples; ++n) {
+    T* const squares = rooms.data() + omp_get_thread_num() * room;
+    T *const patches = squares + pixels, *const sizes = patches + positions;
+    const T *image = x + n * p.x_sample, *gradient = grad + n * p.grad_sample;
+    T* mean = means + (p.own_means ? n * p.inputs : 0);
+    if (p.own_means) {
+      sum_positions(image, p.x_channel, p.x_pixel, p.inputs, pixels, mean);
+      for (int64_t c = 0; c < p.inputs; ++c) mean[c] /= T(pixels);
     }
+    squared_distances(image, p.x_channel, p.x_pixel, p.inputs, pixels, mean, squares);
+    T outside = 0;
+    for (int64_t c = 0; c < p.inputs; ++c) outside += mean[c] * mean[c];
+    sum_patches(p, squares, outside, patches);
+    sum_positions(gradient, p.grad_channel, p.grad_position, p.channels, positions, totals + n * p.channels);
+    squared_distances(gradient, p.grad_channel, p.grad_position, p.channels, positions, nothing.data(), sizes);
+    for (int64_t i = 0; i < positions; ++i)  // NaN stays NaN, so that it is noticed
+      scores[n * positions + i] = __builtin_sqrt((patches[i] < 0 ? T(0) : patches[i]) * sizes[i]);
   }
 }
 
@@ -159,13 +161,12 @@ inline void list_taps(const Problem& p, int64_t position, int32_t outside, int32
 // From channels that lie together: `patches` is (row, tap, channel), `grads` (row, channel).
 template <typename T>
 void gather_rows(const Problem& p, const T* image, const T* gradient, const int64_t* rows, const T* weights,
-                 int64_t count, int64_t first_position, T* patches, T* grads, T* totals) {
+                 int64_t count, int64_t first_position, int32_t* offsets, T* patches, T* grads, T* totals) {
   const int64_t taps = p.kernel_y * p.kernel_x;
   const int32_t outside = static_cast<int32_t>(p.height * p.width);
-  std::vector<int32_t> offsets(taps);
   for (int64_t k = 0; k < count; ++k) {
     const int64_t position = rows[k] - first_position;
-    list_taps(p, position, outside, offsets.data(), 1);
+    list_taps(p, position, outside, offsets, 1);
     T* patch = patches + k * taps * p.inputs;
     for (int64_t t = 0; t < taps; ++t, patch += p.inputs) {
       if (offsets[t] == outside)
@@ -185,20 +186,21 @@ void gather_rows(const Problem& p, const T* image, const T* gradient, const int6
 // From planes: `patches` is (channel, tap, row), `grads` (channel, row), `every` rows in all.
 template <typename T>
 void gather_planes(const Problem& p, const T* image, const T* gradient, const int64_t* rows, const T* weights,
-                   int64_t count, int64_t first_position, int64_t every, T* patches, T* grads, T* totals) {
+                   int64_t count, int64_t first_position, int64_t every, int32_t* offsets, T* plane, T* patches,
+                   T* grads, T* totals) {
   const int64_t taps = p.kernel_y * p.kernel_x, pixels = p.height * p.width;
-  std::vector<int32_t> offsets(taps * count), places(count);
-  std::vector<T> plane(pixels + 1, T(0));  // the last entry is the padding
+  int32_t* const places = offsets + taps * count;
+  plane[pixels] = 0;  // the padding
   for (int64_t k = 0; k < count; ++k) {
     places[k] = static_cast<int32_t>(rows[k] - first_position);
-    list_taps(p, places[k], static_cast<int32_t>(pixels), offsets.data() + k, count);
+    list_taps(p, places[k], static_cast<int32_t>(pixels), offsets + k, count);
   }
   for (int64_t c = 0; c < p.inputs; ++c) {
     const T* source = image + c * p.x_channel;
     for (int64_t i = 0; i < pixels; ++i) plane[i] = source[i * p.x_pixel];
     for (int64_t t = 0; t < taps; ++t) {
       T* target = patches + (c * taps + t) * every;
-      const int32_t* offset = offsets.data() + t * count;
+      const int32_t* offset = offsets + t * count;
       for (int64_t k = 0; k < count; ++k) target[k] = plane[offset[k]];
     }
   }
@@ -218,17 +220,24 @@ void gather(const Problem& p, const T* x, const T* grad, const int64_t* rows, co
             int64_t first, int64_t last, int64_t as_planes, T* patches, T* grads, T* totals) {
   const int64_t positions = p.out_height * p.out_width, taps = p.kernel_y * p.kernel_x;
   const int64_t begin = first ? ends[first - 1] : 0, every = ends[last - 1] - begin;
+  int64_t most = 1;
+  for (int64_t n = first; n < last; ++n) most = std::max(most, ends[n] - (n ? ends[n - 1] : 0));
+  const int64_t pixels = p.height * p.width, room = (taps + 1) * most;
+  std::vector<int32_t> rooms(p.threads * room);
+  std::vector<T> planes(as_planes ? p.threads * (pixels + 1) : 0);
 #pragma omp parallel for schedule(dynamic) num_threads(p.threads)
   for (int64_t n = first; n < last; ++n) {
+    int32_t* const offsets = rooms.data() + omp_get_thread_num() * room;
+    T* const plane = planes.data() + (as_planes ? omp_get_thread_num() * (pixels + 1) : 0);
     const int64_t from = n ? ends[n - 1] : 0, count = ends[n] - from, at = from - begin;
     const T *image = x + n * p.x_sample, *gradient = grad + n * p.grad_sample;
     T* total = totals + n * p.channels;
     if (!count) continue;
     if (as_planes)
-      gather_planes(p, image, gradient, rows + from, weights + from, count, n * positions, every, patches + at,
-                    grads + at, total);
+      gather_planes(p, image, gradient, rows + from, weights + from, count, n * positions, every, offsets, plane,
+                    patches + at, grads + at, total);
     else
-      gather_rows(p, image, gradient, rows + from, weights + from, count, n * positions,
+      gather_rows(p, image, gradient, rows + from, weights + from, count, n * positions, offsets,
                   patches + at * taps * p.inputs, grads + at * p.channels, total);
   }
 }

@@ -105,7 +105,7 @@ def economical(
         require(
             isinstance(rate, float | int) and 0 < rate < 1, f"rates: {rate!r}", "it is a share, above 0 and below 1"
         )
-    require(measured_batches >= 1, "measured_batches", "must be at least 1")
+    require(measured_batches >= 2, "measured_batches", "must be at least 2, to see how batches differ")
     require(first >= 0, "first", "must be 0 or more")
     require(every > measured_batches, "every", "must be above measured_batches")
     return Economical(layers, rates, measured_batches, first, every)
@@ -114,7 +114,7 @@ def economical(
 def _reason(layer: str, found: Sequence[Finding], chosen: Finding | None) -> str:
     """What was decided of a layer, and by which figures."""
     if not found:
-        return f"{layer} exact: batches of one sample do not tell how far batches differ"
+        return f"{layer} exact: it was not measured often enough"
     if chosen is None:
         nearest = max(found, key=lambda one: one.worth)
         if nearest.saved <= 0:

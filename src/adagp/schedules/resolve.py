@@ -80,6 +80,7 @@ def resolve(
     which = "the plan" if step is None else f"the plan of step {step}"
     at_hand = specs() if sources is None else sources
     _refuse_sources(plan, at_hand, has_predictor, which)
+    _refuse_rates(plan, {*layers, *resting}, which)
     if uncovered is not None:
         _refuse_modules(plan, {*layers, *resting}, uncovered, which)
     tasks = {}
@@ -101,6 +102,12 @@ def _refuse_sources(plan: Plan, at_hand: Mapping[str, SourceSpec], has_predictor
             f"{which} asks for {sorted(missing)}, which the schedule did not announce; announced: {sorted(at_hand)} "
             "(see schedules.from_function)"
         )
+
+
+def _refuse_rates(plan: Plan, layers: Collection[str], which: str) -> None:
+    unused = sorted(layer for layer in plan.rates if layer not in layers or plan.source(layer) != "sampled")
+    if unused:
+        raise ValueError(f"{which} has rates of {unused}, whose source is not sampled: name layers that it samples")
 
 
 def _refuse_modules(plan: Plan, layers: Collection[str], uncovered: Collection[str], which: str) -> None:

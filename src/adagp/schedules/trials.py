@@ -19,8 +19,9 @@ class Trial:
         exact_seconds: Of its exact weight gradient.
         seconds: Of the sampled one, by rate.
         added: The squared distance of the sampled weight gradient from the exact one, by rate.
-        spread: The variance of the exact one between batches, from how far the halves of this batch differ: later
-            batches would show how far the weights have moved, too. None where there is only one sample.
+        spread: Half the squared distance of the exact one from that of the batch before, which is the variance between
+            batches; None where there was none before. (The halves of one batch would not do: where a batch norm ties
+            its samples together, they differ several times as much as batches do.)
     """
 
     other_seconds: float

@@ -53,6 +53,7 @@ class Sampled(Source):
         self._keeps_rows = keep == "rows"
         self._plan: Plan | None = None
         self._trials: dict[str, Trial] = {}
+        self._previous: dict[str, Tensor] = {}  # the exact gradients of the last batch, while rates are tried
         self._generator = torch.Generator().manual_seed(seed)
 
     def options(self) -> str:
@@ -82,6 +83,8 @@ class Sampled(Source):
     def begin(self, plan: Plan) -> None:
         """Take the rates of a batch from its plan."""
         self._plan = plan
+        if not plan.trial_rates:
+            self._previous.clear()
 
     def rate(self, layer: str) -> float:
         """The share of a layer's positions that are drawn in this batch."""
@@ -123,10 +126,11 @@ class Sampled(Source):
     def _try(self, layer: Layer, layer_input: Tensor, grad_output: Tensor, rates: Sequence[float]) -> None:
         """Give the exact gradient, and see what sampling would have given."""
         starts = [self._start() for _ in rates]
-        tried = try_rates(layer, layer_input, grad_output, rates, starts)
+        tried = try_rates(layer, layer_input, grad_output, rates, starts, self._previous.get(layer.name))
         known = self._trials.get(layer.name)
         self._trials[layer.name] = tried.trial if known is None else known + tried.trial
-        layer.add_gradient(tried.exact.weight, None if layer.bias is None else tried.exact.bias)
+        self._previous[layer.name] = tried.exact.weight
+        layer.add_gradient(tried.exact.weight.clone(), None if layer.bias is None else tried.exact.bias)
 
     def take_trials(self) -> dict[str, Trial]:
         """What was tried in the batch that is over."""
@@ -134,12 +138,13 @@ class Sampled(Source):
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """The generator's state."""
-        return {"generator": self._generator.get_state()}
+        """The generator's state, and the last exact gradients while rates are tried."""
+        return {"generator": self._generator.get_state(), "previous": dict(self._previous)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on drawing where the saved source would have."""
         self._generator.set_state(state["generator"])
+        self._previous = dict(state["previous"])
 
 
 def _rows_of_input(module: nn.Module, layer_input: Tensor) -> Tensor | None:

@@ -37,6 +37,7 @@ def try_rates(
     grad_output: Tensor,
     rates: Sequence[float],
     starts: Sequence[float],
+    previous: Tensor | None,
 ) -> Tried:
     """Compute a layer's exact gradients, and sample its weight gradient at some rates.
 
@@ -46,6 +47,7 @@ def try_rates(
         grad_output: The gradient at its output.
         rates: To try.
         starts: A uniform number for each of them.
+        previous: The exact weight gradient of the batch before.
     """
     with torch.enable_grad():
         given = layer_input.detach().to(grad_output.dtype).requires_grad_()
@@ -53,7 +55,6 @@ def try_rates(
         forward, output = _timed(layer, lambda: _forward(layer.module, given, weight))
         backward, _ = _timed(layer, lambda: torch.autograd.grad(output, given, grad_output, retain_graph=True))
         seconds, (exact,) = _timed(layer, lambda: torch.autograd.grad(output, weight, grad_output))
-    image, grad, conv = seen_by_kernel(layer, layer_input, grad_output)
     sampled, added = {}, {}
     for rate, start in zip(rates, starts, strict=True):
 
@@ -62,20 +63,9 @@ def try_rates(
 
         sampled[rate], found = _timed(layer, sample)
         added[rate] = float((found.weight.view_as(exact) - exact).square().sum())
-    trial = Trial(forward + backward, seconds, sampled, added, _spread(image, grad, conv))
-    return Tried(Sums(exact, grad.sum((0, 2, 3), dtype=exact.dtype)), trial)
-
-
-def _spread(image: Tensor, grad_output: Tensor, conv: Geometry) -> float | None:
-    """The variance of the weight gradient between batches, from the difference of two halves of this one."""
-    half = len(image) // 2
-    if not half:
-        return None
-    first, second = (
-        sampled_sums(image[part], grad_output[part], conv, 1.0, 0.0).weight
-        for part in (slice(half), slice(half, 2 * half))
-    )
-    return float((first - second).square().sum()) * len(image) / (2 * half)
+    spread = None if previous is None else float((exact - previous).square().sum()) / 2
+    bias = as_convolution(layer, layer_input, grad_output).grad_output.sum((0, 2, 3), dtype=exact.dtype)
+    return Tried(Sums(exact, bias), Trial(forward + backward, seconds, sampled, added, spread))
 
 
 def _forward(module: nn.Module, given: Tensor, weight: Tensor) -> Tensor:
