@@ -203,6 +203,18 @@ def test_step_accumulates_too_and_steps_once() -> None:
     assert gp.step_index == 3
 
 
+@pytest.mark.parametrize("divided", [False, True])
+def test_a_loss_that_is_divided_where_local_losses_are_not_is_noticed(
+    divided: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = build()
+    loss = (lambda output, target: cross_entropy(output, target) / 2) if divided else cross_entropy
+    gp = attach(model, source=Local(CUTS, loss=loss))
+    for last, (x, y) in zip((False, True), batches(2), strict=True):
+        step(gp, model, x, y, factor=0.5, last=last)
+    assert ("give Local(loss=...) one that is divided too" in caplog.text) is not divided
+
+
 def test_a_grad_scaler_scales_local_losses_and_skips_what_is_not_finite() -> None:
     source = Local(CUTS)
     model, gp = warmed(source)

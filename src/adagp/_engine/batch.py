@@ -207,6 +207,8 @@ class Batch:
             raise ValueError(
                 "by: local losses have had their backward in the forward already: use gp.step(closure, backward=...)"
             )
+        if self._local is not None and not self.is_whole:
+            self._local.warn_of_scale(loss)
         with self._forward.paused():
             if self.plan.phase is Phase.GP:
                 if self.needs_forward:  # otherwise ranks exchange nothing, and could not agree on what to do about it

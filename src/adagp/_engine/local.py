@@ -16,6 +16,9 @@ from adagp._engine.setup import Setup
 from adagp.schedules import ResolvedPlan
 from adagp.sources import Local
 
+_DIVIDED = 1.6
+"""How much larger a local loss may be than that of the model before a missing division is suspected."""
+
 
 class LocalLosses:
     """What a batch with local losses does at the cuts."""
@@ -42,6 +45,7 @@ class LocalLosses:
         self._setup, self._current, self._source = setup, current, source
         self._step_index, self._backward, self._is_scaled = step_index, backward, is_scaled
         self._in_force: tuple[str, ...] | None = None
+        self._last_loss = 0.0
         self.resolved: ResolvedPlan | None = None
         """The plan of the batch."""
         self.target: Any = None
@@ -143,6 +147,7 @@ class LocalLosses:
         if not is_repeated:
             loss = self._source.loss_at(cut, output, self.target)
             self._refuse_not_finite(cut, loss)
+            self._last_loss = float(loss.detach())
             with torch.autocast(output.device.type, enabled=False):
                 self._backward(loss, self.by)
             self.has_run = True
@@ -162,6 +167,18 @@ class LocalLosses:
     def head_parameters(self) -> list[nn.Parameter]:
         """Those of all heads."""
         return self._source.parameters()
+
+    def warn_of_scale(self, loss: Tensor) -> None:
+        """Warn where the loss of a micro-batch is divided, as it seems, and local losses are not."""
+        if self.has_run and 0 < float(loss.detach()) * _DIVIDED < self._last_loss:
+            self._current.warn_once(
+                "local scale",
+                "step %d has several micro-batches, with a loss of %.3g where a local loss is %.3g: if you divide the "
+                "loss by their number, give Local(loss=...) one that is divided too, or its parts learn too fast",
+                self._step_index,
+                float(loss.detach()),
+                self._last_loss,
+            )
 
     def step_heads(self, grad_scale: float) -> bool:
         """Update the heads, unless a gradient is not finite. Returns whether they were updated.
