@@ -58,39 +58,65 @@ def train(gp: AdaGP, model: nn.Module, steps: int, rank: int, start: int = 0) ->
         gp.step(lambda x=x, y=y: loss_of(model, x, y))
 
 
+def wrapped(network: nn.Module, rank: int, predictor: str, steps: int) -> AdaGP:
+    """Train under DistributedDataParallel."""
+    model = DistributedDataParallel(network, find_unused_parameters=True)
+    gp = AdaGP(model, sgd(model), mixed(), predictor)
+    train(gp, model, steps, rank)
+    return gp
+
+
+def difference(one: nn.Module, two: nn.Module) -> float:
+    """The largest between two weights."""
+    expected = whole(two)
+    return float(max(abs(mine - expected[name]).max() for name, mine in whole(one).items()))
+
+
 def both(rank: int, count: int, predictor: str, steps: int, units: str) -> dict[str, Any]:
-    """The largest difference between the weights of both ways, and what each counted."""
-    network = build()
-    wrapped = DistributedDataParallel(network, find_unused_parameters=True)
-    exact = AdaGP(wrapped, sgd(wrapped), mixed(), predictor)
-    train(exact, wrapped, steps, rank)
-    model = build()
+    """How far the weights of both ways differ, how far rounding alone moves them, and what each counted."""
+    network, rounded, model = build(), build(), build()
+    exact = wrapped(network, rank, predictor, steps)
+    with torch.no_grad():
+        for parameter in rounded.parameters():
+            parameter.mul_(1 + 2**-23)
+    wrapped(rounded, rank, predictor, steps)
     by_module(model) if units == "modules" else fully_shard(model, reshard_after_forward=units == "reshard")
     gp = AdaGP(model, sgd(model), mixed(), predictor)
     train(gp, model, steps, rank)
-    expected = whole(network)
     return {
-        "difference": max(abs(mine - expected[name]).max() for name, mine in whole(model).items()),
-        "moved": max(abs(expected[name] - old.detach().numpy()).max() for name, old in build().named_parameters()),
+        "difference": difference(model, network),
+        "rounding": difference(rounded, network),
+        "moved": difference(network, build()),
         "counts": [exact.counts(), gp.counts()],
         "quality": [{name: (q.cosine, q.trust) for name, q in one.quality().items()} for one in (exact, gp)],
     }
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize(("predictor", "units"), [("trusted", "modules"), ("paper", "whole"), ("trusted", "reshard")])
-def test_sharded_training_gives_the_weights_of_whole_ones(ranks: int, predictor: str, units: str) -> None:
-    for found in on_ranks(ranks, both, predictor, 24, units):
-        # Rounding alone; where it flips a ReLU the weights differ by 1e-5, and rows in a wrong place would by 1e-2.
+@pytest.mark.parametrize(
+    ("ranks", "predictor", "steps", "units"),
+    [
+        (2, "trusted", 32, "modules"),
+        (2, "paper", 32, "whole"),
+        (4, "trusted", 32, "reshard"),
+        pytest.param(2, "trusted", 300, "modules", marks=pytest.mark.slow),
+        pytest.param(4, "trusted", 300, "modules", marks=pytest.mark.slow),
+        pytest.param(4, "paper", 300, "reshard", marks=pytest.mark.slow),
+    ],
+)
+def test_sharded_training_gives_the_weights_of_whole_ones(ranks: int, predictor: str, steps: int, units: str) -> None:
+    for found in on_ranks(ranks, both, predictor, steps, units):
         assert found["moved"] > 0.1
-        assert found["difference"] < 1e-3 * found["moved"]
         exact, sharded = found["counts"]
         assert exact == sharded
         assert {"predicted", "mean", "last", "random", "zero", "skip", "backprop"} <= sharded.keys()
-        exact, sharded = found["quality"]
-        assert sharded.keys() == exact.keys()
-        for name, figures in sharded.items():
-            assert figures == pytest.approx(exact[name], abs=1e-2), name
+        assert found["quality"][0].keys() == found["quality"][1].keys()
+        if steps > 100:  # training amplifies every difference: hold it against that of the last bit of each weight
+            assert found["difference"] < found["rounding"]
+            continue
+        # Where rounding flips a ReLU the weights differ by 1e-5; rows in a wrong place would make it 1e-2.
+        assert found["difference"] < 1e-3 * found["moved"]
+        for exact, sharded in zip(*(one.values() for one in found["quality"]), strict=True):
+            assert sharded == pytest.approx(exact, abs=1e-2)
 
 
 def share_of(rank: int, count: int, step: int) -> tuple[Tensor, Tensor]:
