@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from adagp.accelerator import Design, LayerOp, LayerShape, Pass
 from adagp.accelerator.rtl import checks, golden
 from adagp.accelerator.rtl.measure import small_cores
 from adagp.accelerator.rtl.synthesis import LIBERTY
@@ -51,6 +52,39 @@ def small_memories(monkeypatch):
     monkeypatch.setattr("adagp.accelerator.rtl.top.geometries", small)
 
 
+@pytest.fixture
+def small_layer(monkeypatch):
+    """A network of one small layer, and a core that is quick to clock in any simulator."""
+    layer = LayerOp("tiny", "convolution", LayerShape(2, 3, (4, 4), (3, 3)), tuple(Pass), covered=True)
+    core = replace(small_cores(Design.LOW)["main"], pool_depth=16)
+    monkeypatch.setattr("adagp.accelerator.networks.network", lambda model, data, batch: [layer])
+    monkeypatch.setattr("adagp.accelerator.rtl.top.geometries", lambda *sizes: {"main": core})
+    monkeypatch.setattr("adagp.accelerator.rtl.simulators.has_verilator", lambda: False)
+
+
+@pytest.mark.usefixtures("small_layer")
+def test_run_clocks_a_layer_and_compares_it():
+    done = run("run", "--layer", "tiny", "--design", "low", "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["bit_exact"]
+    assert found["cycles"] == found["model_cycles"]
+    assert found["moved_words"] > 2 * 16
+    assert set(found["use"]["main"]) == {"pes", "array", "loader", "drainer"}
+
+
+@pytest.mark.usefixtures("small_layer")
+def test_run_fails_where_a_bit_or_a_cycle_is_wrong(monkeypatch):
+    from adagp.accelerator.rtl.layer_run import LayerProgram
+
+    for wrong, message in (((False, 5, 5), "does not compute layer tiny"), ((True, 5, 5), "takes 5 cycles")):
+        monkeypatch.setattr(LayerProgram, "run", lambda *sizes, wrong=wrong: wrong)
+        done = run("run", "--layer", "tiny", "--design", "low")
+        assert done.exit_code == 1
+        assert message in done.stderr
+        assert max(map(len, done.stdout.splitlines())) <= 80
+
+
 @needs_cells
 @pytest.mark.usefixtures("small_memories")
 def test_synth_gives_one_object_of_resources():
@@ -60,7 +94,7 @@ def test_synth_gives_one_object_of_resources():
     assert found["design"] == "low"
     assert found["cells"] > found["sequential_cells"] > 2 * 80  # of two PEs
     assert found["area_um2"] > found["combinational_um2"] > 0
-    assert found["memory_bits"] == 2 * 512 * 16 + 256 * 16 + 128 * 48
+    assert found["memory_bits"] == 2 * 512 * 16 + (256 + 128) * 16 + (2 * 64 + 8) * 48
 
 
 @pytest.mark.usefixtures("small_memories")
@@ -90,11 +124,18 @@ def test_draw_writes_a_picture_of_the_sizes_asked_for(tmp_path):
         (("synth", "--array", "12"), "array=12: is not ROWSxCOLUMNS"),
         (("synth", "--array", "axb"), "array=axb: is not ROWSxCOLUMNS"),
         (("synth", "--array", "0x15"), "array=0x15: has no PE"),
-        (("synth", "--array", "70000x2"), "array=70000x2: takes longer to cross"),
+        (("synth", "--array", "70000x2"), "array=70000x2: has more banks than a descriptor names"),
         (("synth", "--array", "0x15", "--target", "osu018"), "array=0x15: has no PE"),
         (("export", "--verilog", "out", "--array", "0x15"), "array=0x15: has no PE"),
         (("draw", "--out", "nowhere/designs.png"), "there is no folder 'nowhere'; make it first"),
         (("check", "--array", "1x1"), "array=1x1"),
+        (("run", "--model", "vgg14"), "vgg14"),
+        (("run", "--layer", "features.1"), "layer='features.1': is not in vgg13; choose one of features.0, features.3"),
+        (("run", "--phase", "up"), "phase='up': is unknown; choose one of gp, bp"),
+        (("run", "--design", "baseline"), "layer features.3: phase=gp: the baseline has no predictor"),
+        (("run", "--bandwidth", "0"), "bandwidth=0: must be at least 1"),
+        (("run", "--latency", "0"), "latency=0: must be between 1 and 10,000"),
+        (("run", "--batch", "0"), "batch=0"),
     ],
 )
 def test_wrong_input_is_named_before_a_missing_program(arguments, message, no_yosys, monkeypatch):
@@ -118,7 +159,7 @@ def test_wrong_sizes_of_a_table_are_named_before_a_missing_program(table, no_yos
     monkeypatch.setattr("adagp.accelerator.rtl.synthesis.LIBERTY", Path("nowhere.lib"))
     done = CliRunner().invoke(app, ["reproduce", f"table{table}", "--array", "70000x2"])
     assert done.exit_code == 2
-    assert "array=70000x2: takes longer to cross" in done.stderr
+    assert "array=70000x2: has more banks than a descriptor names" in done.stderr
 
 
 @pytest.mark.usefixtures("small_memories")

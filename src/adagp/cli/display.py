@@ -21,6 +21,7 @@ class Display(Observer):
         self._live = self._console.is_terminal
         self._quiet = quiet and not self._live
         self._scores: dict[str, str] = {}
+        self._tenth = 0
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=12),
@@ -71,3 +72,13 @@ class Display(Observer):
         """Print a line."""
         if not self._quiet:
             self._console.print(text, soft_wrap=True, markup=False)
+
+    def on_progress(self, done: int, total: int, text: str) -> None:
+        """Move the bar; elsewhere than on a terminal, print a line at every tenth."""
+        if self._live:
+            self._progress.update(self._task, completed=done, total=total, description=text)
+            return
+        tenth = 10 * done // max(total, 1)
+        if tenth > self._tenth:
+            self.on_message(f"{text}: {10 * tenth} %")
+        self._tenth = tenth

@@ -10,6 +10,7 @@ from adagp.report.table import Table
 if TYPE_CHECKING:
     from adagp.accelerator.rtl.checks import Check
     from adagp.accelerator.rtl.geometry import CoreGeometry
+    from adagp.accelerator.rtl.layer_run import LayerRun
     from adagp.accelerator.rtl.measure import BatchCycles
 
 _BASE, _ADDED, _LINE = "#dfe7f2", "#f9c98b", "#3b4a63"
@@ -39,35 +40,64 @@ def checks_table(title: str, checks: "Sequence[Check]") -> Table:
         (
             "bit-exact: against whole numbers computed by torch's convolutions, without banks and folds",
             "error: the largest distance from torch in 64-bit floating point; bound: what 16 bits allow",
-            "cycles: of the products, measured; model: the accelerator model's, and 3 for each descriptor",
+            "cycles: measured; model: by the formulas, with moves at 16 words a cycle and a latency of 4",
         ),
     )
 
 
 def cycles_table(batches: "Sequence[BatchCycles]") -> Table:
-    """The cycles of batches on the RTL, with those of the accelerator model."""
+    """The cycles of batches on the RTL, with those of the formulas and of the accelerator model."""
     return Table(
         "Cycles of a batch on the RTL",
-        ("design", "batch", "measured", "products", "moves", "descriptors", "model"),
+        ("design", "batch", "measured", "model", "array", "no stalls", "DRAM words"),
         [
             (
                 batch.design.value,
                 batch.phase.value,
                 *(
-                    f"{cycles:,}"
-                    for cycles in (batch.measured, batch.products, batch.moves, batch.descriptors, batch.model)
+                    f"{count:,}"
+                    for count in (batch.measured, batch.model, batch.array, batch.no_stalls, batch.moved_words)
                 ),
             )
             for batch in batches
         ],
         (
-            "measured = products + moves + descriptors; of two cores, the slower one in each stage",
-            "the model counts products, and what LOW loads; the RTL also moves operands and results, in all designs",
-            "low: the model loads no filling of folds, and in BP also Adam's moments, which the RTL does not have",
-            "max, BP: the model trains the predictor during the same layer's backward; the RTL waits for the gradient",
+            "model: by the formulas, moves included; array: those in which the layers' array has a product",
+            "no stalls: the accelerator model, which leaves out moves, tiles and folds cut short",
         ),
         text_columns=2,
     )
+
+
+def run_table(
+    setting: Mapping[str, Any], dram: Mapping[str, Any], simulator: str, seconds: float, run: "LayerRun"
+) -> Table:
+    """One layer on the RTL."""
+    rows = [
+        ("bit-exact", "yes" if run.bit_exact else "NO"),
+        ("cycles of the RTL", f"{run.cycles:,}"),
+        ("cycles by the formulas, moves included", f"{run.model_cycles:,}"),
+        ("cycles without stalls", f"{run.no_stall_cycles:,}"),
+        ("words between chip and DRAM", f"{run.moved_words:,}"),
+        *(
+            (f"{unit} core: {what}", f"{100 * share:.1f} %")
+            for unit, use in run.use.items()
+            for what, share in (
+                ("PEs at work", use.pes),
+                ("array busy", use.array),
+                ("loader busy", use.loader),
+                ("drainer busy", use.drainer),
+            )
+        ),
+    ]
+    title = "{model} {layer} on {data}, batch {batch}, {phase} on {design}".format(**setting)
+    notes = (
+        f"{dram['array']} PEs; DRAM: {dram['bandwidth_words']} words a cycle, latency {dram['latency_cycles']} cycles",
+        "bit-exact: outputs, gradients, weights and predictor, against torch's convolutions of integers",
+        "without stalls: the accelerator model, which leaves out moves, tiles and folds cut short",
+        f"clocked by {simulator} in {seconds:.1f} s",
+    )
+    return Table(title, ("", "value"), rows, notes)
 
 
 def synthesis_table(title: str, target: str, resources: Mapping[str, int]) -> Table:
@@ -125,7 +155,7 @@ def _core(axes: Any, bottom: float, core: "CoreGeometry", added: bool) -> None:
     _arrow(axes, (1.3, bottom + 4.9), (1.9, bottom + 4.9))
     _line(axes, [9.2, 9.2, 1.6], [bottom + 1.5, bottom + 1.25, bottom + 1.25])
     _arrow(axes, (1.6, bottom + 1.25), (1.3, bottom + 1.25))
-    if core.pools:
+    if core.pool_depth:
         _box(axes, 8.6, bottom + 3.65, 1.2, 0.6, "pool", _ADDED)
     if core.predictor_depth:
         label = f"predictor weights\n{core.columns} x {core.predictor_depth:,}"

@@ -19,8 +19,10 @@ _STEPS = "hierarchy -check -top {top}; proc; flatten; opt_expr; opt_clean; memor
 _OPERATIONS = {
     "$add": "{a} + {b}", "$sub": "{a} - {b}", "$mul": "{a} * {b}",
     "$and": "{a} & {b}", "$or": "{a} | {b}", "$xor": "{a} ^ {b}", "$not": "~{a}", "$sshr": "{a} >> {b}",
+    "$shr": "{a} >> {b}",
     "$eq": "{a} == {b}", "$ne": "{a} != {b}", "$lt": "{a} < {b}", "$le": "{a} <= {b}", "$gt": "{a} > {b}",
-    "$ge": "{a} >= {b}", "$reduce_or": "{a} != 0", "$reduce_bool": "{a} != 0", "$logic_not": "{a} == 0",
+    "$ge": "{a} >= {b}", "$reduce_and": "{a} == {ones}",
+    "$reduce_or": "{a} != 0", "$reduce_bool": "{a} != 0", "$logic_not": "{a} == 0",
     "$logic_and": "({a} != 0) & ({b} != 0)", "$logic_or": "({a} != 0) | ({b} != 0)",
 }  # fmt: skip
 
@@ -106,7 +108,8 @@ class _Program:
                 value = f"({self._word(_part(wires['B'], place, width))} if {self._word([bit])} else {value})"
             return value
         operands = {name.lower(): self._operand(cell, name) for name in ("A", "B") if name in wires}
-        return f"({_OPERATIONS[cell['type']].format(**operands)}) & {2**width - 1}"
+        ones = 2 ** len(wires["A"]) - 1
+        return f"({_OPERATIONS[cell['type']].format(**operands, ones=ones)}) & {2**width - 1}"
 
     def _operand(self, cell: Mapping[str, Any], name: str) -> str:
         word, sign = self._word(cell["connections"][name]), 2 ** (len(cell["connections"][name]) - 1)

@@ -36,4 +36,4 @@ def test_whole_numbers_stand_for_real_ones_within_their_error(seed, width, scale
     assert np.abs(fixed.whole).max() < 1 << (width - 1)
     assert (np.abs(fixed.real - left) <= fixed.error).all()
     slack = 1e-12 * scale
-    assert (np.abs(fixed.real @ other.real - left @ right) <= product_error(fixed, other) + slack).all()
+    assert (np.abs(fixed.real @ other.real - left @ right) <= product_error(np.matmul, fixed, other) + slack).all()

@@ -9,8 +9,8 @@ from amaranth.lib.wiring import Flow
 from amaranth.sim import Simulator
 
 from adagp.accelerator import Design
-from adagp.accelerator.rtl import batches, testbench
-from adagp.accelerator.rtl.measure import batch_stages, small_batch, small_cores
+from adagp.accelerator.rtl import testbench
+from adagp.accelerator.rtl.measure import TIMING, run_small, small_cores
 from adagp.accelerator.rtl.top import Accelerator
 from adagp.accelerator.rtl.verilog import verilog
 from adagp.schedules import Phase
@@ -39,7 +39,7 @@ endmodule
 """
 
 
-def recorded(cores, programs, monkeypatch):
+def recorded(design, phase, monkeypatch):
     """Every port of a simulation with its flow, and the values of all of them in every cycle, by name."""
     ports, cycles = [], []
 
@@ -57,7 +57,7 @@ def recorded(cores, programs, monkeypatch):
             self.add_process(record)
 
     monkeypatch.setattr(testbench, "Simulator", Recorder)
-    testbench.Bench(cores).run(programs)
+    run_small(design, phase, testbench.Bench(small_cores(design), TIMING))
     return ports, cycles
 
 
@@ -66,9 +66,9 @@ def bits(value, width):
 
 
 def cares(name, now):
-    """Whether an output says anything: results do while they are valid."""
-    core, _, port = name.partition("_")
-    return not port.startswith("results__") or now[f"{core}_results_valid"]
+    """Whether an output says anything: a payload does while it is valid."""
+    channel, _, port = name.rpartition("__")
+    return port != "payload" or now[f"{channel}__valid"]
 
 
 def wrong_in_netlist(text, ports, cycles, tmp_path):
@@ -117,12 +117,8 @@ def wrong_in_icarus(text, ports, cycles, tmp_path):
 @pytest.mark.parametrize("wrong_cycles", [wrong_in_netlist, *([wrong_in_icarus] if shutil.which("iverilog") else [])])
 @pytest.mark.parametrize("design", [Design.EFFICIENT, pytest.param(Design.MAX, marks=pytest.mark.slow)])
 def test_the_verilog_does_what_was_simulated(design, wrong_cycles, monkeypatch, tmp_path):
-    cores, (network, batch) = small_cores(design), small_batch()
-    stages = batch_stages(design, Phase.GP, network, batch, cores)
-    unit = list(cores)[-1]
-    load = {unit: batches.predictor_passes(network, batch, cores).load()}
-    ports, cycles = recorded(cores, batches.program([load, *stages], list(cores)), monkeypatch)
-    text = verilog(Accelerator(cores))
+    ports, cycles = recorded(design, Phase.GP, monkeypatch)
+    text = verilog(Accelerator(small_cores(design)))
     assert len(cycles) > 1000
     assert wrong_cycles(text, ports, cycles, tmp_path) == 0
     assert wrong_cycles(text.replace(" * ", " + "), ports, cycles, tmp_path) > 0

@@ -4,105 +4,91 @@ In MAX a layer's prediction overlaps with the next layer's forward. Its learning
 layer's own, because it needs the layer's true gradient.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 
-from adagp.accelerator.rtl.descriptor import Descriptor, Memory, Op
-from adagp.accelerator.rtl.driver import Command, joined
+from adagp.accelerator.designs import Design
 from adagp.accelerator.rtl.geometry import CoreGeometry
-from adagp.accelerator.rtl.integer_network import IntegerBatch, IntegerNetwork
+from adagp.accelerator.rtl.memory_map import MemoryMap
 from adagp.accelerator.rtl.passes import LayerPasses, PredictorPasses
-from adagp.accelerator.rtl.testbench import Bench
+from adagp.accelerator.rtl.program import Program
 from adagp.accelerator.rtl.top import MAIN, PREDICTOR
+from adagp.accelerator.rtl.works import Pipeline
+from adagp.schedules import Phase
 
-Stage = dict[str, list[Command]]
-"""The commands of each core in one stage."""
-
-
-def plain_stages(network: IntegerNetwork, batch: IntegerBatch, cores: Mapping[str, CoreGeometry]) -> list[Stage]:
-    """Plain backpropagation, as on the baseline."""
-    layers = LayerPasses(network, batch, cores[MAIN])
-    count = len(network.layers)
-    return [
-        *({MAIN: layers.forward(index)} for index in range(count)),
-        *({MAIN: layers.backward(index, learns=False)} for index in reversed(range(count))),
-    ]
+Stage = dict[str, list[Callable[[], None]]]
+"""The passes of each core in one stage, one after the other."""
 
 
-def gp_stages(network: IntegerNetwork, batch: IntegerBatch, cores: Mapping[str, CoreGeometry]) -> list[Stage]:
-    """The forward, with every layer updated by its predicted gradient."""
-    layers, predictor = LayerPasses(network, batch, cores[MAIN]), predictor_passes(network, batch, cores)
-    count = range(len(network.layers))
-    return _paired(
-        [layers.forward(index) for index in count], [predictor.predict(index, updates=True) for index in count], cores
-    )
+class BatchPrograms:
+    """Builds the programs of batches for a design."""
 
+    def __init__(self, design: Design, cores: Mapping[str, CoreGeometry], memory: MemoryMap) -> None:
+        """Programs for a network and batch as they lie in DRAM."""
+        self._design, self._cores, self._memory = design, dict(cores), memory
 
-def bp_stages(network: IntegerNetwork, batch: IntegerBatch, cores: Mapping[str, CoreGeometry]) -> list[Stage]:
-    """Forward and backward; every layer is updated by its true gradient, from which the predictor learns."""
-    layers, predictor = LayerPasses(network, batch, cores[MAIN]), predictor_passes(network, batch, cores)
-    count = range(len(network.layers))
-    back = list(reversed(count))
-    return [
-        *_paired(
-            [layers.forward(index) for index in count],
-            [predictor.predict(index, updates=False) for index in count],
-            cores,
-        ),
-        *_paired(
-            [layers.backward(index, learns=True) for index in back], [predictor.learn(index) for index in back], cores
-        ),
-    ]
+    def batch(self, phase: Phase, parts: Sequence[str] = ("forward", "backward")) -> dict[str, Program]:
+        """The programs of a batch, or of its forward or backward alone.
 
+        They begin with what is needed once after a reset: the predictor that stays on the chip is loaded, and the
+        pooling memory is cleared.
 
-def predictor_passes(
-    network: IntegerNetwork, batch: IntegerBatch, cores: Mapping[str, CoreGeometry]
-) -> PredictorPasses:
-    """The predictor where the design keeps it: in its own core, in its own memory, or in the layers' memory."""
-    if PREDICTOR in cores:
-        return PredictorPasses(network, batch, cores[PREDICTOR], Memory.WEIGHTS, resident=True)
-    resident = cores[MAIN].predictor_depth > 0
-    return PredictorPasses(
-        network, batch, cores[MAIN], Memory.PREDICTOR if resident else Memory.WEIGHTS, resident=resident
-    )
+        Raises:
+            ValueError: If a GP batch is asked of the baseline.
+        """
+        if self._design is Design.BASELINE and phase is Phase.GP:
+            raise ValueError("phase=gp: the baseline has no predictor; choose another design, or phase bp")
+        lines = self._lines()
+        for line in lines.values():
+            PredictorPasses(self._memory, line).load()
+            line.barrier()
+        stages: list[Stage] = []
+        if "forward" in parts:
+            stages += self._forward(lines, phase)
+        if "backward" in parts and phase is not Phase.GP:
+            stages += self._backward(lines)
+        for stage in stages:
+            for unit, line in lines.items():
+                if len(lines) > 1:
+                    line.barrier(join=True)
+                for work in stage.get(unit, []):
+                    work()
+                    line.barrier()
+        return self._ended(lines)
 
+    def _lines(self) -> dict[str, Pipeline]:
+        return {unit: Pipeline(core) for unit, core in self._cores.items()}
 
-def run_batch(bench: Bench, stages: Sequence[Stage], predictor: PredictorPasses) -> int:
-    """The cycles of a batch, without those that first load a resident predictor."""
-    unit = PREDICTOR if PREDICTOR in bench.geometries else MAIN
-    before: list[Stage] = [{unit: predictor.load()}] if predictor.resident else []
-    traces = bench.run(program([*before, *stages], list(bench.geometries)))
-    total = max(trace.total_cycles for trace in traces.values())
-    return total - stages_cycles(before, bench.geometries)
+    def _ended(self, lines: Mapping[str, Pipeline]) -> dict[str, Program]:
+        for line in lines.values():
+            line.barrier(join=len(lines) > 1)
+        return {unit: line.program for unit, line in lines.items()}
 
+    def _forward(self, lines: Mapping[str, Pipeline], phase: Phase) -> list[Stage]:
+        layers, count = LayerPasses(self._memory, lines[MAIN]), range(len(self._memory.layers))
+        forward = [partial(layers.forward, index) for index in count]
+        if self._design is Design.BASELINE:
+            return [{MAIN: [work]} for work in forward]
+        predictor = PredictorPasses(self._memory, lines.get(PREDICTOR, lines[MAIN]))
+        updates = phase is Phase.GP
+        return self._paired(forward, [partial(predictor.predict, index, updates=updates) for index in count])
 
-def program(stages: Sequence[Stage], units: Sequence[str]) -> dict[str, list[Command]]:
-    """The stages as one list of commands for each core, joined at the start of each stage."""
-    if len(units) == 1:
-        return {units[0]: [command for stage in stages for command in stage[units[0]]]}
-    nothing = Command(Descriptor(Op.NONE))
-    lists: dict[str, list[Command]] = {unit: [] for unit in units}
-    for stage in stages:
-        for unit, commands in lists.items():
-            first, *rest = stage.get(unit) or [nothing]
-            commands += [joined(first), *rest]
-    return lists
+    def _backward(self, lines: Mapping[str, Pipeline]) -> list[Stage]:
+        layers, learns = LayerPasses(self._memory, lines[MAIN]), self._design is not Design.BASELINE
+        count = list(reversed(range(len(self._memory.layers))))
+        backward = [partial(layers.backward, index, learns=learns) for index in count]
+        if not learns:
+            return [{MAIN: [work]} for work in backward]
+        predictor = PredictorPasses(self._memory, lines.get(PREDICTOR, lines[MAIN]))
+        return self._paired(backward, [partial(predictor.learn, index) for index in count])
 
-
-def stages_cycles(stages: Sequence[Stage], cores: Mapping[str, CoreGeometry]) -> int:
-    """The expected cycles: in each stage those of the slowest core, the sum over its descriptors."""
-    return sum(
-        max(sum(command.descriptor.cycles(cores[unit]) for command in commands) for unit, commands in stage.items())
-        for stage in stages
-    )
-
-
-def _paired(
-    layers: Sequence[list[Command]], predictor: Sequence[list[Command]], cores: Mapping[str, CoreGeometry]
-) -> list[Stage]:
-    """Each layer, then the predictor for it; on its own core the predictor overlaps with the next layer."""
-    if PREDICTOR not in cores:
-        return [{MAIN: [*layer, *prediction]} for layer, prediction in zip(layers, predictor, strict=True)]
-    nothing: list[Command] = []
-    stages = zip_longest(layers, [nothing, *predictor], fillvalue=nothing)
-    return [{unit: work for unit, work in zip((MAIN, PREDICTOR), stage, strict=True) if work} for stage in stages]
+    def _paired(self, layers: Sequence[Callable[[], None]], predictor: Sequence[Callable[[], None]]) -> list[Stage]:
+        """Each layer, then the predictor for it; on its own core the predictor overlaps with the next layer."""
+        if PREDICTOR not in self._cores:
+            return [{MAIN: [layer, prediction]} for layer, prediction in zip(layers, predictor, strict=True)]
+        stages = zip_longest(layers, [None, *predictor])
+        return [
+            {unit: [work] for unit, work in zip((MAIN, PREDICTOR), stage, strict=True) if work is not None}
+            for stage in stages
+        ]

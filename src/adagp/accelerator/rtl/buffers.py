@@ -17,6 +17,7 @@ class Bank(Component):
         address_bits = (depth - 1).bit_length()
         super().__init__(
             {
+                "read_enable": In(1, init=1),
                 "read_address": In(address_bits),
                 "read_data": Out(signed(width)),
                 "write_enable": In(1),
@@ -31,7 +32,7 @@ class Bank(Component):
         m.submodules.memory = memory = Memory(shape=signed(self._width), depth=self._depth, init=[])
         read, write = memory.read_port(), memory.write_port()
         m.d.comb += [
-            read.en.eq(1),
+            read.en.eq(self.read_enable),
             read.addr.eq(self.read_address),
             self.read_data.eq(read.data),
             write.en.eq(self.write_enable),

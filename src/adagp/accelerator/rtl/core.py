@@ -1,92 +1,136 @@
-"""A core: one array with its buffers, lanes and controller."""
+"""A core: one array with its memories, and the three units that work at the same time."""
 
 from typing import Any
 
-from amaranth.hdl import Module, Mux, Signal, signed
-from amaranth.lib.wiring import Component, In, Out
+from amaranth.hdl import Module, Mux, Signal
+from amaranth.lib import data, stream
+from amaranth.lib.wiring import Component, In, Out, Signature, connect, flipped
 
 from adagp.accelerator.rtl.buffers import Bank
 from adagp.accelerator.rtl.controller import Controller
-from adagp.accelerator.rtl.descriptor import LAYOUT, Memory
-from adagp.accelerator.rtl.geometry import CoreGeometry
+from adagp.accelerator.rtl.descriptor import DESCRIPTOR_BITS, Memory, Unit
+from adagp.accelerator.rtl.dispatcher import Dispatcher
+from adagp.accelerator.rtl.drainer import Drainer
+from adagp.accelerator.rtl.geometry import ADDRESS_BITS, CoreGeometry
 from adagp.accelerator.rtl.lane import Lane
 from adagp.accelerator.rtl.library import Library, place
+from adagp.accelerator.rtl.loader import REQUEST, WORDS_BITS, Loader, beat
 from adagp.accelerator.rtl.systolic_array import SystolicArray
 
 
-def outer_ports(geometry: CoreGeometry) -> dict[str, Any]:
-    """The ports of a core that lead out of the accelerator."""
-    return {
-        "descriptor": In(LAYOUT),
-        "valid": In(1),
-        "ready": Out(1),
-        "busy": Out(1),
-        "words": In(signed(geometry.width)).array(geometry.port_words),
-        "words_valid": In(1),
-        "words_ready": Out(1),
-        "results": Out(signed(geometry.width)).array(geometry.columns),
-        "results_valid": Out(1),
-    }
+def core_ports(geometry: CoreGeometry) -> Signature:
+    """The ports of a core that lead out of the accelerator: descriptors, and DRAM's three channels."""
+    write = data.StructLayout({"address": ADDRESS_BITS, "words": WORDS_BITS, "data": beat(geometry)})
+    return Signature(
+        {
+            "descriptors": In(stream.Signature(DESCRIPTOR_BITS)),
+            "requests": Out(stream.Signature(REQUEST)),
+            "answers": In(stream.Signature(beat(geometry))),
+            "writes": Out(stream.Signature(write)),
+        }
+    )
 
 
 class Core(Component):
-    """Takes descriptors and rows of words, and gives rows of results.
-
-    `words` enter while `words_valid` and `words_ready` are high: in a load a row of all banks, in a drain with old
-    words a row of those. `results` leave while `results_valid` is high, and must be taken in that cycle.
-    """
+    """Takes descriptors, reads DRAM and writes DRAM; every channel may make the other side wait."""
 
     def __init__(self, geometry: CoreGeometry) -> None:
         """A core of the given sizes."""
         self._geometry = size = geometry
         self.module_name = (
             f"core_{size.rows}x{size.columns}_{size.width}_{size.sum_width}_{size.input_depth}_{size.weight_depth}"
-            f"_{size.output_depth}_{size.predictor_depth}{'_pools' if size.pools else ''}"
+            f"_{size.output_depth}_{size.old_depth}_{size.predictor_depth}_{size.pool_depth}"
         )
-        super().__init__({**outer_ports(size), "joins": Out(1), "other_joins": In(1)})
+        super().__init__({"outer": Out(core_ports(size)), "joins": Out(1), "other_joins": In(1)})
 
     def elaborate(self, platform: Library | None) -> Module:
         """Connect the parts, and delay each address until its row or column needs it."""
         m = Module()
         size = self._geometry
+        dispatcher = place(m, "dispatcher", platform, Dispatcher)
+        loader = place(m, "loader", platform, Loader, size)
         control = place(m, "controller", platform, Controller, size)
+        drainer = place(m, "drainer", platform, Drainer, size)
         array = place(m, "array", platform, SystolicArray, size)
+        outer = flipped(self.outer)
+        connect(m, outer.descriptors, dispatcher.descriptors)
+        connect(m, loader.requests, outer.requests)
+        connect(m, outer.answers, loader.answers)
         m.d.comb += [
-            control.descriptor.eq(self.descriptor),
-            control.valid.eq(self.valid),
-            control.other_joins.eq(self.other_joins),
-            control.words_valid.eq(self.words_valid),
-            self.ready.eq(control.ready),
-            self.busy.eq(control.busy),
-            self.joins.eq(control.joins),
-            self.words_ready.eq(control.words_ready),
+            self.joins.eq(dispatcher.joins),
+            dispatcher.other_joins.eq(self.other_joins),
             array.load.eq(control.shifts_weights),
+            self.outer.writes.valid.eq(drainer.writes.valid),
+            drainer.writes.ready.eq(self.outer.writes.ready),
+            self.outer.writes.payload.address.eq(drainer.writes.payload.address),
+            self.outer.writes.payload.words.eq(drainer.writes.payload.words),
         ]
-        self._inputs(m, control, array, platform)
-        sums = self._outputs(m, control, array, platform)
-        self._weights(m, control, array, sums, platform)
+        for unit, part in ((Unit.LOADER, loader), (Unit.ARRAY, control), (Unit.DRAINER, drainer)):
+            connect(m, dispatcher.commands[unit], part.commands)
+            m.d.comb += [dispatcher.finished[unit].eq(part.finished), dispatcher.idle[unit].eq(part.idle)]
+        lanes = [place(m, f"lane_{c}", platform, Lane, size) for c in range(size.columns)]
+        held = self._inputs(m, loader, control, drainer, array, lanes, platform)
+        self._weights(m, loader, control, array, platform)
+        self._outputs(m, control, drainer, array, lanes, platform)
+        self._old(m, loader, drainer, lanes, held, platform)
+        if size.pool_depth:
+            self._pool(m, drainer, lanes, platform)
         return m
 
-    def _inputs(self, m: Module, control: Any, array: Any, platform: Library | None) -> None:
-        """The input buffer: row r reads r cycles after row 0."""
-        size = self._geometry
-        fills = control.fills & (control.current.memory == Memory.INPUTS)
+    def _inputs(
+        self,
+        m: Module,
+        loader: Any,
+        control: Any,
+        drainer: Any,
+        array: Any,
+        lanes: list[Any],
+        platform: Library | None,
+    ) -> list[Any]:
+        """The input buffer, and the predictor's memory beside it: row r reads r cycles after row 0.
+
+        Returns the words that the predictor's memory gives to the drainer.
+        """
+        size, held = self._geometry, []
         address = control.input_address
         for r in range(size.rows):
+            read_address = Signal.like(address, name=f"read_address_{r}")
             bank = place(m, f"inputs_{r}", platform, Bank, size.width, size.input_depth)
-            m.d.comb += [
-                bank.read_address.eq(address),
-                bank.write_enable.eq(fills),
-                bank.write_address.eq(control.input_address),
-                bank.write_data.eq(self.words[r]),
-                array.inputs[r].eq(bank.read_data),
-            ]
+            _fill(m, bank, loader, Memory.INPUTS, r)
+            m.d.comb += [read_address.eq(address + control.offsets[r]), bank.read_address.eq(read_address)]
+            given = bank.read_data
+            if size.predictor_depth and r < size.predictor_banks:
+                second = place(m, f"predictor_{r}", platform, Bank, size.width, size.predictor_depth)
+                back = drainer.back_writes
+                m.d.comb += [
+                    second.read_enable.eq(~drainer.in_place | drainer.advances),
+                    second.read_address.eq(Mux(drainer.in_place, drainer.old_address, read_address)),
+                    second.write_enable.eq(
+                        back | (loader.writes & (loader.memory == Memory.PREDICTOR) & loader.banks[r])
+                    ),
+                    second.write_address.eq(Mux(back, drainer.back_address, loader.address)),
+                    second.write_data.eq(Mux(back, lanes[r].result, loader.words[r])),
+                ]
+                given = Mux(control.memory == Memory.PREDICTOR, second.read_data, given)
+                held.append(second.read_data)
+            m.d.comb += array.inputs[r].eq(given)
             address = _later(m, address, f"input_address_{r + 1}")
+        return held
 
-    def _outputs(self, m: Module, control: Any, array: Any, platform: Library | None) -> list[Any]:
+    def _weights(self, m: Module, loader: Any, control: Any, array: Any, platform: Library | None) -> None:
+        """The weight buffer: all columns read at once, while the weights are shifted in."""
+        size = self._geometry
+        for c in range(size.columns):
+            bank = place(m, f"weights_{c}", platform, Bank, size.width, size.weight_depth)
+            _fill(m, bank, loader, Memory.WEIGHTS, c)
+            m.d.comb += [bank.read_address.eq(control.weight_address), array.weights[c].eq(bank.read_data)]
+
+    def _outputs(
+        self, m: Module, control: Any, drainer: Any, array: Any, lanes: list[Any], platform: Library | None
+    ) -> None:
         """The output buffer: column c reads the sums so far c cycles after column 0, and writes R + 1 after reading.
 
-        Returns the sums of the row that is drained.
+        One half belongs to the array and the other to the drainer; tokens keep them apart.
         """
         size = self._geometry
         ask: list[tuple[Any, Any, Any]] = [(control.output_address, control.streams, control.first)]
@@ -99,61 +143,69 @@ class Core(Component):
                     _later(m, first, f"first_{step}"),
                 )
             )
-        sums = []
         for c in range(size.columns):
-            bank = place(m, f"outputs_{c}", platform, Bank, size.sum_width, size.output_depth)
             address, _, _ = ask[c]
             first = ask[c + 1][2]  # the memory's answer comes a cycle after the address
             write_address, write_enable, _ = ask[c + size.rows + 1]
-            m.d.comb += [
-                bank.read_address.eq(Mux(control.drains, control.output_address, address)),
-                bank.write_enable.eq(write_enable),
-                bank.write_address.eq(write_address),
-                bank.write_data.eq(array.sums_below[c]),
-                array.sums_above[c].eq(Mux(first, 0, bank.read_data)),
-            ]
-            sums.append(bank.read_data)
-        return sums
-
-    def _weights(self, m: Module, control: Any, array: Any, sums: list[Any], platform: Library | None) -> None:
-        """The weight memories and the lanes, which may write updated weights back."""
-        size, now = self._geometry, control.current
-        takes, takes_run = (
-            _later(m, what, name, reset_less=False)
-            for what, name in ((control.drains, "lane_takes"), (control.drains_run, "lane_takes_run"))
-        )
-        gives = _later(m, takes, "lane_gives", reset_less=False)
-        gives_run = _later(m, takes_run, "lane_gives_run", reset_less=False)
-        back_address = _later(m, _later(m, control.weight_address, "back_address_1"), "back_address_2")
-        writes_back = gives & now.in_place
-        m.d.comb += self.results_valid.eq(gives | gives_run)
-        memories = {Memory.WEIGHTS: size.weight_depth}
-        if size.predictor_depth:
-            memories[Memory.PREDICTOR] = size.predictor_depth
-        for c in range(size.columns):
-            lane = place(m, f"lane_{c}", platform, Lane, size)
-            held: Any = None
-            for memory, depth in memories.items():
-                bank = place(m, f"{memory.name.lower()}_{c}", platform, Bank, size.width, depth)
-                chosen = now.memory == memory
+            halves = []
+            for half in (0, 1):
+                bank = place(m, f"outputs_{half}_{c}", platform, Bank, size.sum_width, size.output_depth)
+                drains = ~drainer.idle & (drainer.half == half)
                 m.d.comb += [
-                    bank.read_address.eq(control.weight_address),
-                    bank.write_enable.eq((control.fills | writes_back) & chosen),
-                    bank.write_address.eq(Mux(writes_back, back_address, control.weight_address)),
-                    bank.write_data.eq(Mux(writes_back, lane.result, self.words[c])),
+                    bank.read_enable.eq(~drains | drainer.advances),
+                    bank.read_address.eq(Mux(drains, drainer.output_address, address)),
+                    bank.write_enable.eq(write_enable & (control.half == half)),
+                    bank.write_address.eq(write_address),
+                    bank.write_data.eq(array.sums_below[c]),
                 ]
-                held = bank.read_data if held is None else Mux(chosen, bank.read_data, held)
-            entered = _later(m, self.words[c], f"entered_{c}")
+                halves.append(bank.read_data)
             m.d.comb += [
-                array.weights[c].eq(held),
-                lane.adds_to_run.eq(takes & (now.pool_run != 0)),
-                lane.takes_run.eq(takes_run),
-                lane.mode.eq(now.mode),
-                lane.shift.eq(Mux(takes_run, now.pool_shift, now.shift)),
-                lane.sum.eq(sums[c]),
-                lane.old.eq(Mux(now.in_place, held, entered)),
-                self.results[c].eq(lane.result),
+                array.sums_above[c].eq(Mux(first, 0, Mux(control.half, halves[1], halves[0]))),
+                lanes[c].sum.eq(Mux(drainer.half, halves[1], halves[0])),
             ]
+
+    def _old(
+        self, m: Module, loader: Any, drainer: Any, lanes: list[Any], held: list[Any], platform: Library | None
+    ) -> None:
+        """The lanes, and the buffer of the old words that they update or mask."""
+        size = self._geometry
+        for c, lane in enumerate(lanes):
+            bank = place(m, f"old_{c}", platform, Bank, size.width, size.old_depth)
+            _fill(m, bank, loader, Memory.OLD, c)
+            m.d.comb += [
+                bank.read_enable.eq(drainer.advances),
+                bank.read_address.eq(drainer.old_address),
+                lane.advances.eq(drainer.advances),
+                lane.mode.eq(drainer.mode),
+                lane.shift.eq(drainer.shift),
+                lane.old.eq(Mux(drainer.in_place, held[c], bank.read_data) if c < len(held) else bank.read_data),
+                self.outer.writes.payload.data[c].eq(lane.result),
+            ]
+
+    def _pool(self, m: Module, drainer: Any, lanes: list[Any], platform: Library | None) -> None:
+        """The pooling memory."""
+        size = self._geometry
+        for c, lane in enumerate(lanes):
+            bank = place(m, f"pool_{c}", platform, Bank, size.sum_width, size.pool_depth)
+            m.d.comb += [
+                bank.read_enable.eq(drainer.advances),
+                bank.read_address.eq(drainer.pool_address),
+                bank.write_enable.eq(drainer.pool_writes),
+                bank.write_address.eq(drainer.pool_write_address),
+                bank.write_data.eq(Mux(drainer.pool_clears, 0, lane.total)),
+                lane.pooled.eq(bank.read_data),
+                lane.again.eq(drainer.pool_again),
+                lane.from_pool.eq(drainer.from_pool),
+            ]
+
+
+def _fill(m: Module, bank: Any, loader: Any, memory: Memory, index: int) -> None:
+    """Let the loader write a bank."""
+    m.d.comb += [
+        bank.write_enable.eq(loader.writes & (loader.memory == memory) & loader.banks[index]),
+        bank.write_address.eq(loader.address),
+        bank.write_data.eq(loader.words[index]),
+    ]
 
 
 def _later(m: Module, value: Any, name: str, reset_less: bool = True) -> Any:

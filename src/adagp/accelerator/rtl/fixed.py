@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adagp.accelerator.rtl.golden import Integers
-from adagp.accelerator.rtl.lowering import Numbers
 
 Reals = NDArray[np.float64]
+Bilinear = Callable[[Reals, Reals], Reals]
+"""A product of two tensors: linear in each, and with positive coefficients."""
 
 
 @dataclass(frozen=True)
@@ -38,22 +39,22 @@ class Fixed:
         """The real numbers they represent, up to the error."""
         return np.asarray(self.whole * 0.5**self.exponent, dtype=np.float64)
 
-    def lowered(self, lower: Callable[[Numbers], Numbers]) -> "Fixed":
-        """The same numbers in another order, or more than once."""
-        return Fixed(lower(self.whole), self.exponent, lower(self.error))
-
 
 def exponent_for(largest: float, width: int = 16) -> int:
     """The finest unit in which numbers up to `largest` fit `width` bits, even when rounded up."""
     return width - 1 - frexp(largest * (1 + 2.0 ** (2 - width)))[1]
 
 
-def product_error(left: Fixed, right: Fixed) -> Reals:
-    """How far the product of two matrices may be from the product of the real ones."""
-    return np.asarray(np.abs(left.real) @ right.error + left.error @ np.abs(right.real) + left.error @ right.error)
+def product_error(multiply: Bilinear, left: Fixed, right: Fixed) -> Reals:
+    """How far the product of two tensors may be from the product of the real ones."""
+    return np.asarray(
+        multiply(np.abs(left.real), right.error)
+        + multiply(left.error, np.abs(right.real))
+        + multiply(left.error, right.error)
+    )
 
 
-def multiplied(left: Fixed, right: Fixed, whole: Integers, shift: int) -> Fixed:
-    """The product of two matrices with its error, given the integers after the rounding shift."""
+def multiplied(multiply: Bilinear, left: Fixed, right: Fixed, whole: Integers, shift: int) -> Fixed:
+    """The product of two tensors with its error, given the integers after the rounding shift."""
     exponent = left.exponent + right.exponent - shift
-    return Fixed(whole, exponent, product_error(left, right) + (0.5**exponent / 2 if shift else 0.0))
+    return Fixed(whole, exponent, product_error(multiply, left, right) + (0.5**exponent / 2 if shift else 0.0))

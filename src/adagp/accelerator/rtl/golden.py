@@ -42,9 +42,3 @@ def updated(old: Integers, sums: Integers, shift: int, width: int = 16) -> Integ
 def masked(old: Integers, sums: Integers, shift: int, width: int = 16) -> Integers:
     """The gradient at the input of ReLU: 0 where ReLU's output is 0."""
     return np.where(old > 0, operands(sums, shift, width), 0)
-
-
-def pooled(sums: Integers, run: int, shift: int, width: int = 16, sum_width: int = 48) -> Integers:
-    """The sum of every `run` rows, as operands; rows after the last full run are left out."""
-    runs = sums[: len(sums) // run * run].reshape(-1, run, sums.shape[1]).astype(object)
-    return operands(wrapped(runs.sum(1), sum_width), shift, width)

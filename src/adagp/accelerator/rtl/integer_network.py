@@ -1,16 +1,18 @@
-"""A small network in integers, and the data kept outside the chip while a batch of it runs.
+"""A network in integers, with the predictor.
 
 The predictor is the paper's without the bias of its convolution: outputs pooled to a grid, a 3 x 3 convolution, ReLU,
 and one linear layer with a constant among its inputs. The shifts hold the scale of every number and the learning rates.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import gcd, prod
 
 import numpy as np
 
 from adagp.accelerator.rtl.golden import Integers
-from adagp.accelerator.rtl.lowering import Convolution, Numbers
+from adagp.accelerator.rtl.tensors import Convolution
 
 
 @dataclass(frozen=True)
@@ -46,78 +48,74 @@ class Shifts:
 class IntegerNetwork:
     """Layers one after the other with ReLU between them, and the predictor; batches change their weights.
 
+    Images of the layer before a linear one are flattened channels last. Rows of a weight are ordered (taps, channels).
+
     Attributes:
         layers: Sizes of the layers.
-        weights: Weights of each layer, (c_out, c_in, height, width).
+        weights: Weights of each layer, (c_out, c_in / groups, height, width).
         convolution: The predictor's, (1, 1, 3, 3).
         last: The predictor's linear layer, (features + 1, longest row).
-        grid: Outputs are pooled to grid x grid; an output of one pixel is repeated.
+        grid: Outputs are pooled to grid x grid, by cells that divide them evenly; fewer cells are repeated.
         one: The constant input of the predictor's linear layer.
         shifts: The scales.
+        first_input_grad: Whether a BP batch computes the gradient of the first layer's inputs too.
     """
 
     layers: Sequence[Convolution]
     weights: list[Integers]
     convolution: Integers
     last: Integers
-    grid: int = 2
+    grid: int = 4
     one: int = 256
     shifts: Shifts = field(default_factory=Shifts)
+    first_input_grad: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse outputs that whole cells do not cover."""
-        for layer in self.layers:
-            if layer.out != (1, 1) and any(size % self.grid for size in layer.out):
-                raise ValueError(
-                    f"grid={self.grid}: does not divide an output of {layer.out[0]}x{layer.out[1]}; choose another grid"
-                )
+        """Refuse layers that do not follow each other."""
+        for before, after in pairwise(self.layers):
+            if before.c_out * prod(before.out) != after.c_in * prod(after.image) or (
+                after.image not in (before.out, (1, 1))
+            ):
+                raise ValueError(f"{after}: does not take what {before} gives")
 
     @property
     def features(self) -> int:
         """Inputs of the predictor's linear layer, without the constant."""
         return self.grid * self.grid
 
-    @property
-    def predictor_convolution(self) -> Convolution:
-        """The predictor's convolution over a layer's pooled outputs; the layer's filters are its batch."""
-        return Convolution(1, 1, (self.grid, self.grid), (3, 3), padding=1)
-
-    def cells(self, layer: int, batch: int) -> tuple[Integers, int]:
-        """The rows of a layer's forward in the order of the grid's cells, and the number of rows per cell."""
+    def cells(self, layer: int) -> tuple[int, int]:
+        """Cells along both axes to which the outputs of a layer are pooled."""
         high, wide = self.layers[layer].out
-        grid = 1 if (high, wide) == (1, 1) else self.grid
-        rows = np.arange(batch * high * wide).reshape(batch, grid, high // grid, grid, wide // grid)
-        return rows.transpose(1, 3, 0, 2, 4).reshape(-1), rows.size // (grid * grid)
+        return gcd(high, self.grid), gcd(wide, self.grid)
 
-    def repeated(self, pooled: Numbers) -> Numbers:
-        """(cells, filters) to (filters, 1, grid, grid)."""
-        whole = np.broadcast_to(pooled, (self.features, pooled.shape[1])) if len(pooled) == 1 else pooled
-        return whole.T.reshape(-1, 1, self.grid, self.grid)
+    def copy(self) -> "IntegerNetwork":
+        """A copy whose weights change on their own."""
+        weights = [weight.copy() for weight in self.weights]
+        return replace(self, weights=weights, convolution=self.convolution.copy(), last=self.last.copy())
 
 
-@dataclass
-class IntegerBatch:
-    """One batch in progress. Dictionaries are keyed by the layer's index.
+def random_network(
+    layers: Sequence[Convolution],
+    rng: np.random.Generator,
+    *,
+    grid: int = 4,
+    limit: int = 3000,
+    shifts: Shifts | None = None,
+    first_input_grad: bool = False,
+) -> IntegerNetwork:
+    """A network with uniformly random weights and predictor."""
 
-    Attributes:
-        inputs: Images of each layer; the first is given.
-        outputs: Outputs of the last layer.
-        pooled: Outputs pooled to the grid, (filters, 1, grid, grid).
-        hidden: The predictor's hidden values and the constant, (filters, features + 1).
-        predicted: Rows of the gradient, (filters, row).
-        error: Predicted rows minus true rows.
-        grads: Gradients of each layer's outputs, as images; for a BP batch the last is given.
-    """
+    def values(*size: int) -> Integers:
+        return rng.integers(-limit, limit, size)
 
-    inputs: dict[int, Integers]
-    outputs: Integers | None = None
-    pooled: dict[int, Integers] = field(default_factory=dict)
-    hidden: dict[int, Integers] = field(default_factory=dict)
-    predicted: dict[int, Integers] = field(default_factory=dict)
-    error: dict[int, Integers] = field(default_factory=dict)
-    grads: dict[int, Integers] = field(default_factory=dict)
-
-    @property
-    def samples(self) -> int:
-        """Number of samples."""
-        return len(self.inputs[0])
+    weights = [values(layer.c_out, layer.c_in // layer.groups, *layer.kernel) for layer in layers]
+    longest = max(layer.row for layer in layers)
+    return IntegerNetwork(
+        layers,
+        weights,
+        values(1, 1, 3, 3),
+        values(grid * grid + 1, longest),
+        grid,
+        shifts=shifts or Shifts(),
+        first_input_grad=first_input_grad,
+    )

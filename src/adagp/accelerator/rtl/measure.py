@@ -1,11 +1,8 @@
-"""Cycles of whole batches, measured on the RTL and as the accelerator model counts them.
+"""Cycles of whole batches of a small network, measured on the RTL, by formula, and without stalls."""
 
-The model counts products, and the words that LOW loads. The RTL also loads operands, drains results and accepts
-descriptors, in every design alike. So totals differ, but differences between designs must be those of the model.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -14,118 +11,123 @@ from adagp.accelerator.array_tasks import batch_tasks
 from adagp.accelerator.designs import Design, batch_steps
 from adagp.accelerator.layer_costs import network_costs
 from adagp.accelerator.machine import Machine
-from adagp.accelerator.rtl.batches import Stage, bp_stages, gp_stages, plain_stages, predictor_passes, run_batch
-from adagp.accelerator.rtl.descriptor import OVERHEAD_CYCLES, Op
-from adagp.accelerator.rtl.driver import Command
+from adagp.accelerator.rtl.batches import BatchPrograms
+from adagp.accelerator.rtl.cycles import program_cycles
+from adagp.accelerator.rtl.descriptor import Unit
+from adagp.accelerator.rtl.dram import Timing, Words
 from adagp.accelerator.rtl.geometry import CoreGeometry
-from adagp.accelerator.rtl.integer_network import IntegerBatch, IntegerNetwork
-from adagp.accelerator.rtl.lowering import Convolution
-from adagp.accelerator.rtl.testbench import Bench
+from adagp.accelerator.rtl.golden import Integers
+from adagp.accelerator.rtl.integer_network import IntegerNetwork, random_network
+from adagp.accelerator.rtl.memory_map import MemoryMap
+from adagp.accelerator.rtl.tensors import Convolution
+from adagp.accelerator.rtl.testbench import Bench, Trace
 from adagp.accelerator.rtl.top import MAIN, PREDICTOR
+from adagp.accelerator.rtl.verilated import VerilatedBench
 from adagp.accelerator.shapes import Pass
 from adagp.accelerator.workload import LayerOp, PredictorShape
 from adagp.schedules import Phase
 from adagp.schedules.plan import BACKPROP, Plan
 
-LAYERS = (Convolution(1, 2, (4, 4), (3, 3), 1, 1), Convolution(2, 3, (4, 4), (3, 3), 2, 1), Convolution(12, 4))
+LAYERS = (
+    Convolution(1, 2, (4, 4), (3, 3), padding=(1, 1)),
+    Convolution(2, 3, (4, 4), (3, 3), (2, 2), (1, 1)),
+    Convolution(12, 4),
+)
 """A network small enough to simulate in seconds: two convolutions and a linear layer."""
 SAMPLES, GRID = 2, 2
-_CORE = CoreGeometry(4, 3, input_depth=512, weight_depth=256, output_depth=128)
-_SECOND = CoreGeometry(3, 2, input_depth=256, weight_depth=512, output_depth=128)
+TIMING = Timing(bandwidth_words=4, latency_cycles=4)
+_CORE = CoreGeometry(4, 3, input_depth=512, weight_depth=256, output_depth=64, old_depth=128)
+_SECOND = CoreGeometry(3, 2, input_depth=256, weight_depth=128, output_depth=64, old_depth=128, predictor_depth=64)
 
 
 @dataclass(frozen=True)
 class BatchCycles:
-    """Cycles of one batch on one design. With two cores, the slower one counts in each stage.
+    """Cycles of one batch on one design.
 
     Attributes:
         design: The design.
         phase: The batch's phase.
-        measured: Cycles on the RTL, from the first descriptor until all cores are done.
-        products: Those in which the array computes.
-        moves: Those that load operands and drain results.
-        descriptors: Those that accept descriptors and wait for their last result.
-        model: Cycles by the accelerator model.
+        measured: Cycles on the RTL, without those that first load a resident predictor.
+        model: The same by the formulas, moves included.
+        array: Cycles in which the layers' array has a product.
+        no_stalls: Cycles of the accelerator model, which leaves moves and tiles out.
+        moved_words: Words between the chip and DRAM.
     """
 
     design: Design
     phase: Phase
     measured: int
-    products: int
-    moves: int
-    descriptors: int
     model: int
+    array: int
+    no_stalls: int
+    moved_words: int
 
 
 def small_cores(design: Design) -> dict[str, CoreGeometry]:
     """The cores of a design at a size that is quick to simulate."""
+    pools = replace(_CORE, pool_depth=8)
     match design:
         case Design.BASELINE:
             return {MAIN: _CORE}
         case Design.LOW:
-            return {MAIN: replace(_CORE, pools=True)}
+            return {MAIN: pools}
         case Design.EFFICIENT:
-            return {MAIN: replace(_CORE, pools=True, predictor_depth=256)}
+            return {MAIN: replace(pools, predictor_depth=64)}
         case Design.MAX:
-            return {MAIN: replace(_CORE, pools=True), PREDICTOR: _SECOND}
+            return {MAIN: pools, PREDICTOR: _SECOND}
 
 
-def small_batch(seed: int = 0) -> tuple[IntegerNetwork, IntegerBatch]:
-    """The small network with random weights, and a batch; values are so large that some sums saturate."""
+def small_batch(seed: int = 0) -> tuple[IntegerNetwork, Integers, Integers]:
+    """The small network with random weights, images and gradients; values are so large that some sums saturate."""
     rng = np.random.default_rng(seed)
-
-    def values(*size: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-        return rng.integers(-3000, 3000, size)
-
-    weights = [values(layer.c_out, layer.c_in, *layer.kernel) for layer in LAYERS]
-    longest = max(layer.row for layer in LAYERS)
-    network = IntegerNetwork(LAYERS, weights, values(1, 1, 3, 3), values(GRID * GRID + 1, longest), GRID)
-    last = len(LAYERS) - 1
-    output = (SAMPLES, LAYERS[last].c_out, *LAYERS[last].out)
-    return network, IntegerBatch({0: values(SAMPLES, LAYERS[0].c_in, *LAYERS[0].image)}, grads={last: values(*output)})
+    network = random_network(LAYERS, rng, grid=GRID)
+    images = rng.integers(-3000, 3000, (SAMPLES, LAYERS[0].c_in, *LAYERS[0].image))
+    grads = rng.integers(-3000, 3000, (SAMPLES, LAYERS[-1].c_out, *LAYERS[-1].out))
+    return network, images, grads
 
 
-def batch_stages(
-    design: Design, phase: Phase, network: IntegerNetwork, batch: IntegerBatch, cores: Mapping[str, CoreGeometry]
-) -> list[Stage]:
-    """The stages of a batch on a design; the baseline has only backpropagation.
+@cache
+def _bench(design: Design) -> Bench:
+    return Bench(small_cores(design), TIMING)
 
-    Raises:
-        ValueError: If a GP batch is asked of the baseline.
-    """
-    if design is Design.BASELINE:
-        if phase is Phase.GP:
-            raise ValueError("phase=GP: the baseline has no predictor; choose another design")
-        return plain_stages(network, batch, cores)
-    return (gp_stages if phase is Phase.GP else bp_stages)(network, batch, cores)
+
+def run_small(
+    design: Design, phase: Phase, bench: Bench | VerilatedBench | None = None, seed: int = 0
+) -> tuple[MemoryMap, Words, dict[str, Trace]]:
+    """Run a batch of the small network: where it lies in DRAM, DRAM after it, and what each core did."""
+    network, images, grads = small_batch(seed)
+    memory = MemoryMap(network, SAMPLES)
+    dram = memory.filled(images, grads)
+    programs = BatchPrograms(design, small_cores(design), memory).batch(phase)
+    found = (bench or _bench(design)).run({unit: program.descriptors for unit, program in programs.items()}, dram)
+    return memory, dram, found
 
 
 def measure(design: Design, phase: Phase) -> BatchCycles:
     """Run a batch of the small network on the RTL."""
-    cores, (network, batch) = small_cores(design), small_batch()
-    stages = batch_stages(design, phase, network, batch, cores)
-    return account(design, phase, run_batch(Bench(cores), stages, predictor_passes(network, batch, cores)))
+    _, _, traces = run_small(design, phase)
+    return account(design, phase, traces)
 
 
-def account(design: Design, phase: Phase, measured: int) -> BatchCycles:
-    """Break down the measured cycles of a batch of the small network."""
-    cores = small_cores(design)
-    stages = batch_stages(design, phase, *small_batch(), cores)
-    slowest = [(cores[unit], command.descriptor) for unit, command in _critical(stages, cores)]
-    products = sum(each.work_cycles(core) for core, each in slowest if each.op is Op.PRODUCT)
+def account(design: Design, phase: Phase, traces: Mapping[str, Trace]) -> BatchCycles:
+    """A measured batch of the small network beside its formulas."""
+    cores, memory = small_cores(design), MemoryMap(small_batch()[0], SAMPLES)
+    builder = BatchPrograms(design, cores, memory)
+    expected = program_cycles(builder.batch(phase), cores, TIMING)
+    before = max(core.cycles for core in program_cycles(builder.batch(phase, parts=()), cores, TIMING).values())
     return BatchCycles(
         design=design,
         phase=phase,
-        measured=measured,
-        products=products,
-        moves=sum(each.work_cycles(core) for core, each in slowest) - products,
-        descriptors=OVERHEAD_CYCLES * len(slowest),
-        model=model_cycles(design, phase),
+        measured=max(trace.cycles for trace in traces.values()) - before,
+        model=max(core.cycles for core in expected.values()) - before,
+        array=expected[MAIN].busy[Unit.ARRAY],
+        no_stalls=no_stall_cycles(design, phase),
+        moved_words=sum(trace.read_words + trace.written_words for trace in traces.values()),
     )
 
 
 def small_model() -> tuple[list[LayerOp], Machine]:
-    """The small network and its machine for the accelerator model; LOW loads one row of the weight buffer per cycle."""
+    """The small network and its machine for the accelerator model."""
     ops = [
         LayerOp(
             f"layer{index}",
@@ -140,27 +142,14 @@ def small_model() -> tuple[list[LayerOp], Machine]:
         array=Array(_CORE.rows, _CORE.columns),
         second_array=Array(_SECOND.rows, _SECOND.columns),
         predictor=PredictorShape(grid=GRID),
-        dram_words_per_cycle=_CORE.columns,
+        dram_words_per_cycle=TIMING.bandwidth_words,
     )
     return ops, machine
 
 
-def model_cycles(design: Design, phase: Phase) -> int:
+def no_stall_cycles(design: Design, phase: Phase) -> int:
     """Cycles of a batch of the small network by the accelerator model."""
     ops, machine = small_model()
     plan = Plan(Phase.GP, "predicted") if phase is Phase.GP else BACKPROP
     tasks = batch_tasks(ops, plan, learning=design is not Design.BASELINE)
     return sum(step.cycles for step in batch_steps(design, network_costs(ops, machine), tasks, machine))
-
-
-def _critical(stages: Sequence[Stage], cores: Mapping[str, CoreGeometry]) -> list[tuple[str, Command]]:
-    """The commands of the slower core of each stage."""
-    found = []
-    for stage in stages:
-        cycles = {
-            unit: sum(command.descriptor.cycles(cores[unit]) for command in commands)
-            for unit, commands in stage.items()
-        }
-        slower = max(cycles, key=lambda unit: cycles[unit])
-        found += [(slower, command) for command in stage[slower]]
-    return found

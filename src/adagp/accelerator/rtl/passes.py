@@ -1,213 +1,216 @@
-"""The passes of a batch as commands to a core: a layer's forward and backward, a prediction, and learning."""
+"""The passes of a batch as products: a layer's forward and backward, a prediction, and learning.
+
+Each function adds one pass to a core's program. What one pass writes to DRAM, another reads only after a barrier.
+"""
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from adagp.accelerator.rtl.descriptor import Memory, Mode
-from adagp.accelerator.rtl.driver import Command, Keep, Product, Values
-from adagp.accelerator.rtl.geometry import CoreGeometry
-from adagp.accelerator.rtl.golden import Integers
-from adagp.accelerator.rtl.integer_network import IntegerBatch, IntegerNetwork
+from adagp.accelerator.rtl.descriptor import Drain, Load, Memory, Mode
+from adagp.accelerator.rtl.geometry import folds
+from adagp.accelerator.rtl.memory_map import MemoryMap
+from adagp.accelerator.rtl.program import Loop
+from adagp.accelerator.rtl.tensors import Convolution, Filters, Images
+from adagp.accelerator.rtl.works import Correlating, Finish, Pipeline, Pool, Resident, Sliding
 
 
 @dataclass(frozen=True)
 class LayerPasses:
     """The passes of the layers themselves, on one core."""
 
-    network: IntegerNetwork
-    batch: IntegerBatch
-    geometry: CoreGeometry
+    memory: MemoryMap
+    line: Pipeline
 
-    def forward(self, index: int) -> list[Command]:
+    def forward(self, index: int) -> None:
         """Outputs, with ReLU except after the last layer, and pooled for the predictor if the core can pool."""
-        network, batch, layer = self.network, self.batch, self.network.layers[index]
-        order, run = network.cells(index, batch.samples)
-        product = Product(len(order), layer.row, layer.c_out, self.geometry)
-        last = index == len(network.layers) - 1
-        mode = Mode.PLAIN if last else Mode.RELU
+        memory, network = self.memory, self.memory.network
+        layer, shifts = network.layers[index], network.shifts
+        mode = Mode.PLAIN if index == len(network.layers) - 1 else Mode.RELU
+        for group in range(layer.groups):
+            c_in, c_out = group * layer.group.c_in, group * layer.group.c_out
+            pool = self._pool(index, c_out) if self.line.core.pool_depth else None
+            finish = Finish(memory.outputs(index).channel(c_out), shifts.forward, mode, pool=pool)
+            Sliding(
+                memory.samples,
+                layer.out,
+                layer.group.c_in,
+                layer.group.c_out,
+                layer.image,
+                layer.kernel,
+                memory.inputs(index).channel(c_in),
+                memory.filters(index, memory.layers[index].weights, group),
+                [finish],
+                layer.stride,
+                layer.padding,
+                layer.dilation,
+            ).emit(self.line)
 
-        def keep(results: Integers) -> None:
-            pixels = np.empty_like(results)
-            pixels[order] = results
-            images = layer.images(pixels)
-            if last:
-                batch.outputs = images
-            else:
-                following = network.layers[index + 1]
-                batch.inputs[index + 1] = images.reshape(-1, following.c_in, *following.image)
-
-        def keep_pooled(pooled: Integers) -> None:
-            batch.pooled[index] = network.repeated(pooled)
-
-        shifts = network.shifts
-        return [
-            product.load_inputs(lambda: layer.patches(batch.inputs[index])[order]),
-            product.load_weights(lambda: layer.filters(network.weights[index])),
-            product.multiply(),
-            product.drain_pooled(shifts.forward, keep, mode, run, shifts.pool, keep_pooled)
-            if self.geometry.pools
-            else product.drain(shifts.forward, keep, mode),
-        ]
-
-    def backward(self, index: int, *, learns: bool) -> list[Command]:
+    def backward(self, index: int, *, learns: bool) -> None:
         """The input gradient, except for the first layer, then the weight gradient and the update.
 
         If the predictor learns, the gradient is drained once more, as the error of the prediction.
         """
-        return [*(self._input_grad(index) if index else []), *self._weight_grad(index, learns)]
+        if index or self.memory.network.first_input_grad:
+            self._input_grad(index)
+            self.line.barrier()
+        self._weight_grad(index, learns)
 
-    def _input_grad(self, index: int) -> list[Command]:
-        network, batch, layer = self.network, self.batch, self.network.layers[index]
-        rows = batch.samples * layer.image[0] * layer.image[1]
-        product = Product(rows, layer.c_out * layer.kernel[0] * layer.kernel[1], layer.c_in, self.geometry)
+    def _pool(self, index: int, c_out: int) -> Pool:
+        network, layer = self.memory.network, self.memory.network.layers[index]
+        grid, cells = network.grid, network.cells(index)
+        images = Images.dense(self.memory.layers[index].pooled + c_out, layer.c_out, (grid + 2, grid + 2))
+        inside = Images(images.at(0, 1, 1), images.sample, images.row, images.pixel)
+        return Pool(cells, inside, network.shifts.pool, (grid // cells[0], grid // cells[1]))
 
-        def keep(results: Integers) -> None:
-            images = results.reshape(batch.samples, *layer.image, layer.c_in).transpose(0, 3, 1, 2)
-            before = network.layers[index - 1]
-            batch.grads[index - 1] = images.reshape(batch.samples, before.c_out, *before.out)
+    def _input_grad(self, index: int) -> None:
+        memory, layer = self.memory, self.memory.network.layers[index]
+        before = tuple(
+            far * (taps - 1) - pad for far, taps, pad in zip(layer.dilation, layer.kernel, layer.padding, strict=True)
+        )
+        for group in range(layer.groups):
+            c_in, c_out = group * layer.group.c_in, group * layer.group.c_out
+            filters = memory.filters(index, memory.layers[index].weights, group)
+            finish = Finish(
+                memory.input_grads(index).channel(c_in),
+                memory.network.shifts.input_grad,
+                Mode.MASK,
+                memory.inputs(index).channel(c_in),
+            )
+            Sliding(
+                memory.samples,
+                layer.image,
+                layer.group.c_out,
+                layer.group.c_in,
+                layer.out,
+                layer.kernel,
+                memory.grads(index).channel(c_out),
+                filters.turned(layer.taps),
+                [finish],
+                (1, 1),
+                (before[0], before[1]),
+                layer.dilation,
+                layer.stride,
+            ).emit(self.line)
 
-        return [
-            product.load_inputs(lambda: layer.spread(batch.grads[index])),
-            product.load_weights(lambda: layer.turned(network.weights[index])),
-            product.multiply(),
-            product.drain(network.shifts.input_grad, keep, Mode.MASK, lambda: layer.pixels(batch.inputs[index])),
-        ]
-
-    def _weight_grad(self, index: int, learns: bool) -> list[Command]:
-        network, batch, layer = self.network, self.batch, self.network.layers[index]
-        pixels = batch.samples * layer.out[0] * layer.out[1]
-        product = Product(layer.row, pixels, layer.c_out, self.geometry)
-
-        def keep(weights: Integers) -> None:
-            network.weights[index] = weights.T.reshape(network.weights[index].shape)
-
-        def keep_error(error: Integers) -> None:
-            batch.error[index] = error.T
-
-        commands = [
-            product.load_inputs(lambda: layer.patches(batch.inputs[index]).T),
-            product.load_weights(lambda: layer.pixels(batch.grads[index])),
-            product.multiply(),
-            product.drain(network.shifts.update, keep, Mode.UPDATE, lambda: layer.filters(network.weights[index])),
-        ]
-        if learns:
-            predicted = batch.predicted
-            commands.append(product.drain(network.shifts.error, keep_error, Mode.UPDATE, lambda: predicted[index].T))
-        return commands
+    def _weight_grad(self, index: int, learns: bool) -> None:
+        memory, layer, shifts = self.memory, self.memory.network.layers[index], self.memory.network.shifts
+        place = memory.layers[index]
+        for group in range(layer.groups):
+            weights, predicted, error = (
+                memory.filters(index, base, group) for base in (place.weights, place.predicted, place.error)
+            )
+            finishes = [Finish(weights, shifts.update, Mode.UPDATE, weights)]
+            if learns:
+                finishes.append(Finish(error, shifts.error, Mode.UPDATE, predicted))
+            inputs = memory.inputs(index).channel(group * layer.group.c_in)
+            grads = memory.grads(index).channel(group * layer.group.c_out)
+            Correlating(memory.samples, layer.group, inputs, grads, finishes).emit(self.line)
 
 
 @dataclass(frozen=True)
 class PredictorPasses:
     """The predictor's passes, on the core of the layers or on its own.
 
-    Attributes:
-        memory: The memory that holds its weights during a product.
-        resident: Whether they stay there. Otherwise they are loaded for every layer and drained with every update.
+    Its linear layer stays in a core's memory for the predictor if it has one, and is updated there.
     """
 
-    network: IntegerNetwork
-    batch: IntegerBatch
-    geometry: CoreGeometry
-    memory: Memory
-    resident: bool
+    memory: MemoryMap
+    line: Pipeline
 
-    def load(self) -> list[Command]:
-        """Load its weights; a resident predictor needs this once, before the first batch."""
-        convolution, last = self._products(1, self.network.last.shape[1])
-        return [convolution.load_weights(self._convolution), last.load_weights(lambda: self.network.last)]
+    @property
+    def _resident(self) -> Resident | None:
+        return Resident(0, self.memory.network.last.shape[1]) if self.line.core.predictor_depth else None
 
-    def predict(self, index: int, *, updates: bool) -> list[Command]:
+    def load(self) -> None:
+        """Load what stays, and clear the pooling memory; needed once, before the first batch."""
+        core, memory = self.line.core, self.memory
+        inputs, rows = memory.network.last.shape
+        if self._resident:
+            banks = core.predictor_banks
+            if folds(inputs, banks) * rows > core.predictor_depth:
+                raise ValueError(
+                    f"predictor_depth={core.predictor_depth}: a predictor of {inputs} x {rows} needs "
+                    f"{folds(inputs, banks) * rows} words a bank; build a deeper memory"
+                )
+            for fold in range(folds(inputs, banks)):
+                words = min(banks, inputs - fold * banks)
+                load = Load(Memory.PREDICTOR, memory.last + fold * banks, fold * rows, words, words)
+                self.line.program.work(load, (Loop(rows, inputs),))
+        if core.pool_depth:
+            drain = Drain(memory.scratch, core.pool_depth, from_pool=True, clears=True)
+            self.line.program.work(drain, (Loop(core.pool_depth),))
+
+    def predict(self, index: int, *, updates: bool) -> None:
         """Predict a layer's rows from pooled outputs, and subtract them from the weights or keep them to learn from."""
-        network, batch, layer = self.network, self.batch, self.network.layers[index]
-        convolution, last = self._products(layer.c_out, layer.row)
-        loads = (
-            []
-            if self.resident
-            else [
-                convolution.load_weights(self._convolution),
-                last.load_weights(lambda: network.last[:, : layer.row]),
-            ]
-        )
-
-        def keep_hidden(hidden: Integers) -> None:
-            constant = np.full((layer.c_out, 1), network.one)
-            batch.hidden[index] = np.hstack([hidden.reshape(layer.c_out, network.features), constant])
-
-        def keep_weights(rows: Integers) -> None:
-            network.weights[index] = rows.reshape(network.weights[index].shape)
-
-        def keep_rows(rows: Integers) -> None:
-            batch.predicted[index] = rows
-
-        shifts = network.shifts
-        return [
-            *loads,
-            convolution.load_inputs(lambda: self._patches(index)),
-            convolution.multiply(),
-            convolution.drain(shifts.hidden, keep_hidden, Mode.RELU),
-            last.load_inputs(lambda: batch.hidden[index]),
-            last.multiply(),
-            last.drain(
-                shifts.predicted_update,
-                keep_weights,
-                Mode.UPDATE,
-                lambda: network.weights[index].reshape(layer.c_out, -1),
-            )
+        network, layer, place = self.memory.network, self.memory.network.layers[index], self.memory.layers[index]
+        grid, filters, shifts = network.grid, layer.c_out, network.shifts
+        hidden = Images(place.hidden, 1, grid * filters, filters)
+        Sliding(
+            filters,
+            (grid, grid),
+            1,
+            1,
+            (grid + 2, grid + 2),
+            (3, 3),
+            self._pooled(index),
+            Filters(self.memory.convolution, 1, 1, 1),
+            [Finish(hidden, shifts.hidden, Mode.RELU)],
+        ).emit(self.line)
+        self.line.barrier()
+        weights, predicted = (Images(base, filters, 0, 0) for base in (place.weights, place.predicted))
+        finish = (
+            Finish(weights, shifts.predicted_update, Mode.UPDATE, weights)
             if updates
-            else last.drain(shifts.predicted, keep_rows),
-        ]
-
-    def learn(self, index: int) -> list[Command]:
-        """One step of gradient descent on the squared error of a layer's predicted rows."""
-        network, batch, layer = self.network, self.batch, self.network.layers[index]
-        shifts, features = network.shifts, network.features
-        beyond = sum(product.weight_rows for product in self._products(1, network.last.shape[1]))
-        base = beyond if self.resident and self.memory is Memory.WEIGHTS else 0
-        hidden = Product(layer.c_out, layer.row, features + 1, self.geometry, weight_base=base)
-        last = Product(features + 1, layer.c_out, layer.row, self.geometry, weight_base=base)
-        convolution = Product(9, layer.c_out * features, 1, self.geometry, weight_base=base)
-        hidden_grad: list[Integers] = []
-
-        def keep_last(weights: Integers) -> None:
-            network.last[:, : layer.row] = weights
-
-        def keep_convolution(weights: Integers) -> None:
-            network.convolution[...] = weights.reshape(network.convolution.shape)
-
-        at_convolution, at_last = self._products(1, layer.row)
-        return [
-            hidden.load_inputs(lambda: batch.error[index]),
-            hidden.load_weights(lambda: network.last[:, : layer.row].T),
-            hidden.multiply(),
-            hidden.drain(shifts.hidden_grad, hidden_grad.append, Mode.MASK, lambda: batch.hidden[index]),
-            last.load_inputs(lambda: batch.hidden[index].T),
-            last.load_weights(lambda: batch.error[index]),
-            last.multiply(),
-            *self._update(last, keep_last, at_last, lambda: network.last[:, : layer.row]),
-            convolution.load_inputs(lambda: self._patches(index).T),
-            convolution.load_weights(lambda: hidden_grad[0][:, :-1].reshape(-1, 1)),
-            convolution.multiply(),
-            *self._update(convolution, keep_convolution, at_convolution, self._convolution),
-        ]
-
-    def _update(self, gradient: Product, keep: Keep, target: Product, old: Values) -> list[Command]:
-        """Subtract a gradient from the weights of `target`."""
-        shift = self.network.shifts.learn
-        if self.resident:
-            return gradient.update_in_place(shift, keep, target.memory, target.weight_base)
-        return [gradient.drain(shift, keep, Mode.UPDATE, old)]
-
-    def _products(self, filters: int, row: int) -> tuple[Product, Product]:
-        """The products of its convolution and its linear layer, whose weights follow each other in memory."""
-        features = self.network.features
-        convolution = Product(filters * features, 9, 1, self.geometry, self.memory)
-        return convolution, Product(
-            filters, features + 1, row, self.geometry, self.memory, weight_base=convolution.weight_rows
+            else Finish(predicted, shifts.predicted)
         )
+        Sliding(
+            layer.row,
+            (1, 1),
+            network.features + 1,
+            filters,
+            (1, 1),
+            (1, 1),
+            self._resident or self._last,
+            Filters(place.hidden, 0, filters, 1),
+            [finish],
+        ).emit(self.line)
 
-    def _convolution(self) -> Integers:
-        return self.network.convolution.reshape(9, 1)
+    def learn(self, index: int) -> None:
+        """One step of gradient descent on the squared error of a layer's predicted rows."""
+        network, layer, place = self.memory.network, self.memory.network.layers[index], self.memory.layers[index]
+        filters, shifts, inputs = layer.c_out, network.shifts, network.features + 1
+        error = Images(place.error, filters, 0, 0)
+        hidden, hidden_grad = (Filters(base, 0, filters, 1) for base in (place.hidden, place.hidden_grad))
+        finish = Finish(hidden_grad, shifts.hidden_grad, Mode.MASK, hidden)
+        Correlating(layer.row, Convolution(inputs, filters), self._last, error, [finish]).emit(self.line)
+        self.line.barrier()
+        last = Finish(self._last, shifts.learn, Mode.UPDATE, self._last, self._resident)
+        Sliding(
+            layer.row,
+            (1, 1),
+            filters,
+            inputs,
+            (1, 1),
+            (1, 1),
+            error,
+            Filters(place.hidden, 0, 1, filters),
+            [last],
+            narrow=self._resident is not None,
+        ).emit(self.line)
+        grid = network.grid
+        convolution = Filters(self.memory.convolution, 1, 1, 1)
+        Correlating(
+            filters,
+            Convolution(1, 1, (grid + 2, grid + 2), (3, 3)),
+            self._pooled(index),
+            Images(place.hidden_grad, 1, grid * filters, filters),
+            [Finish(convolution, shifts.learn, Mode.UPDATE, convolution)],
+        ).emit(self.line)
 
-    def _patches(self, index: int) -> Integers:
-        return self.network.predictor_convolution.patches(self.batch.pooled[index])
+    @property
+    def _last(self) -> Images:
+        """Its linear layer, a row of the gradient after the other."""
+        return Images(self.memory.last, self.memory.network.features + 1, 0, 0)
+
+    def _pooled(self, index: int) -> Images:
+        filters, size = self.memory.network.layers[index].c_out, self.memory.network.grid + 2
+        return Images(self.memory.layers[index].pooled, 1, size * filters, filters)

@@ -22,8 +22,8 @@ LIBERTY = Path("/usr/share/qflow/tech/osu018/osu018_stdcells.lib")
 
 _XC7 = "synth_xilinx -family xc7 -noiopad -noclkbuf -top {top}"
 _OSU018 = """
-hierarchy -check -top {top}; proc; opt; wreduce; peepopt; opt_clean; alumacc; share; opt; memory -nomap; opt -fast
-techmap; opt -fast; dfflibmap -liberty {liberty}; abc -liberty {liberty}; opt_clean
+hierarchy -check -top {top}; proc; flatten; opt; wreduce; peepopt; opt_clean; alumacc; share; opt
+memory -nomap; opt -fast; techmap; opt -fast; dfflibmap -liberty {liberty}; abc -liberty {liberty}; opt_clean
 """
 
 
@@ -81,7 +81,8 @@ def _black_boxes(text: str, modules: Mapping[str, str]) -> str:
     """Declarations of every module that a module instantiates, with ports only."""
     boxes = []
     for name in sorted(set(re.findall(r"^ *cell \\(\S+)", text, re.MULTILINE)) & set(modules)):
-        ports = re.findall(r"^ *wire .*(?:input|output) \d+ .*$", modules[name], re.MULTILINE)
+        own = modules[name].partition(f"\nmodule \\{name}\n")[2].partition("\nend\n")[0]  # it may have parts
+        ports = re.findall(r"^ *wire .*(?:input|output) \d+ .*$", own, re.MULTILINE)
         boxes.append("\n".join([f"attribute \\blackbox 1\nmodule \\{name}", *ports, "end\n"]))
     return "\n".join(boxes)
 

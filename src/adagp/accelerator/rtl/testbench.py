@@ -1,107 +1,188 @@
 """Runs programs on the RTL, cycle by cycle, in Amaranth's simulator."""
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from amaranth.hdl import Shape, Value
 from amaranth.sim import Simulator
 
-from adagp.accelerator.rtl.descriptor import Op
-from adagp.accelerator.rtl.driver import Command, Rows
-from adagp.accelerator.rtl.geometry import CoreGeometry
+from adagp.accelerator.rtl.descriptor import Descriptor
+from adagp.accelerator.rtl.dram import Timing, Words
+from adagp.accelerator.rtl.geometry import ADDRESS_BITS, CoreGeometry
+from adagp.accelerator.rtl.loader import WORDS_BITS
 from adagp.accelerator.rtl.top import Accelerator
 
+_ADDRESSES, _COUNTS = (1 << ADDRESS_BITS) - 1, (1 << WORDS_BITS) - 1
 
-@dataclass
+
+@dataclass(frozen=True)
 class Trace:
-    """The cycles of one core.
+    """What a core did.
 
     Attributes:
-        cycles: Cycles of each command, from the acceptance of its descriptor until the next can be accepted.
-        total_cycles: Cycles of all commands, with those spent waiting for the other core.
+        cycles: Cycles until its last descriptor was taken.
+        read_words: Words read from DRAM.
+        written_words: Words written to DRAM.
     """
 
-    cycles: list[int] = field(default_factory=list)
-    total_cycles: int = 0
+    cycles: int
+    read_words: int
+    written_words: int
 
 
 class Bench:
-    """A design in the simulator, and a machine around it that supplies and receives words."""
+    """A design in Amaranth's simulator, with DRAM around it."""
 
-    def __init__(self, cores: Mapping[str, CoreGeometry], words_every: int = 1) -> None:
+    name = "Amaranth's simulator"
+    cycles_per_second = 250
+    """Its speed with a dozen PEs, roughly."""
+
+    def __init__(
+        self, cores: Mapping[str, CoreGeometry], timing: Timing | None = None, stalls: float = 0.0, seed: int = 0
+    ) -> None:
         """Every `run` starts from reset.
 
         Args:
             cores: The design's cores.
-            words_every: Cycles between two rows of words that the machine supplies.
+            timing: DRAM's speed.
+            stalls: Share of the cycles in which each channel makes the core wait at random.
+            seed: Seed of these.
         """
-        self.geometries = dict(cores)
-        self._words_every = words_every
+        self.cores, self.timing, self.stalls, self.seed = dict(cores), timing or Timing(), stalls, seed
+        self._channels: dict[str, _Channels] = {}
         self._simulator: Simulator | None = None
-        self._programs: Mapping[str, Sequence[Command]] = {}
-        self._traces: dict[str, Trace] = {}
 
-    def run(self, programs: Mapping[str, Sequence[Command]]) -> dict[str, Trace]:
-        """Run a program on each core, all from the same cycle on; a core without one stays idle."""
-        self._programs = programs
-        self._traces = {unit: Trace() for unit in self.geometries}
+    def run(
+        self,
+        programs: Mapping[str, Sequence[Descriptor]],
+        dram: Words,
+        tell: Callable[[int], None] | None = None,
+    ) -> dict[str, Trace]:
+        """Run a program on each core until its last descriptor, a barrier, is taken; changes `dram`."""
+        self._channels = {
+            unit: _Channels([each.encode() for each in program], dram, self.timing, self.stalls, self.seed + place)
+            for place, (unit, program) in enumerate(programs.items())
+        }
         if self._simulator is None:
-            design = Accelerator(self.geometries)
+            design = Accelerator(self.cores)
             self._simulator = Simulator(design)
             self._simulator.add_clock(1e-6)
-            for unit in self.geometries:
-                self._simulator.add_testbench(self._machine(unit, _Ports(design, unit)))
+            for unit in self.cores:
+                self._simulator.add_process(self._process(unit, getattr(design, unit)))
         else:
             self._simulator.reset()
-        self._simulator.run()
-        return self._traces
+        told = 0
+        while not all(state.done for state in self._channels.values()):
+            self._simulator.advance()
+            now = max(state.cycle for state in self._channels.values())
+            if tell is not None and now >= told + 100:
+                told = now
+                tell(now)
+        return {
+            unit: Trace(state.last + 1, state.read_words, state.written_words) for unit, state in self._channels.items()
+        }
 
-    def _machine(self, unit: str, ports: "_Ports") -> Callable[[Any], Coroutine[Any, Any, None]]:
-        async def machine(context: Any) -> None:
-            trace = self._traces[unit]
-            for command in self._programs.get(unit, ()):
-                waited, cycles, rows = await _run(context, ports, command, self._words_every)
-                command.keep(rows)
-                trace.cycles.append(cycles)
-                trace.total_cycles += waited + cycles
+    def _process(self, unit: str, ports: Any) -> Callable[[Any], Any]:
+        async def process(context: Any) -> None:
+            if unit in self._channels:
+                await _serve(context, ports, self._channels[unit])
 
-        return machine
-
-
-class _Ports:
-    """The ports of one core of an accelerator, without the core's name as prefix."""
-
-    def __init__(self, design: Accelerator, unit: str) -> None:
-        self._design, self._unit = design, unit
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._design, f"{self._unit}_{name}")
+        return process
 
 
-async def _run(context: Any, ports: _Ports, command: Command, words_every: int) -> tuple[int, int, Rows]:
-    """Cycles until a descriptor is accepted, cycles from then on, and the drained rows."""
-    context.set(ports.descriptor.as_value(), command.descriptor.encode())
-    context.set(ports.valid, 1)
-    waited, taken = -1, False
-    while not taken:  # sampled at the clock edge: until then the other core's testbench may change it
-        *_, taken = await context.tick().sample(ports.ready)
-        waited += 1
-    context.set(ports.valid, 0)
-    rows: Rows = []
-    cycles, given, entering = 1, False, iter(command.words())
-    row = next(entering, None)
-    drains = command.descriptor.op is Op.DRAIN  # reading ports takes most of the time, so only needed ones are read
-    while context.get(ports.busy):
-        there = row is not None and cycles % words_every == 0
-        if there != given:
-            context.set(ports.words_valid, there)
-            given = there
-        if row is not None and there and context.get(ports.words_ready):
-            for signal, word in zip(ports.words, row, strict=False):
-                context.set(signal, word)
-            row = next(entering, None)
-        if drains and context.get(ports.results_valid):
-            rows.append([context.get(signal) for signal in ports.results])
-        await context.tick()
-        cycles += 1
-    return waited, cycles, rows
+class _Channels:
+    """DRAM and the descriptors as one core sees them."""
+
+    def __init__(self, descriptors: list[int], dram: Words, timing: Timing, stalls: float, seed: int) -> None:
+        self.descriptors, self.dram, self.timing = descriptors, dram, timing
+        self.stalls, self._random = stalls, np.random.default_rng(seed)
+        self.taken = self.cycle = self.last = self.read_words = self.written_words = 0
+        self.answers: deque[tuple[int, list[int], int]] = deque()  # earliest start, words, cycles
+        self.answers_free = self.writes_free = 0
+        self.offered = -1
+
+    @property
+    def done(self) -> bool:
+        return self.taken == len(self.descriptors)
+
+    def willing(self) -> bool:
+        return not self.stalls or self._random.random() >= self.stalls
+
+    def answer(self) -> list[int] | None:
+        """The beat that is offered in this cycle."""
+        if not self.answers:
+            return None
+        if self.offered < 0:
+            start, _, cycles = self.answers[0]
+            self.offered = max(start, self.answers_free) + cycles - 1
+        return self.answers[0][1] if self.cycle >= self.offered else None
+
+    def ask(self, address: int, words: int) -> None:
+        found = self.dram[address : address + words].tolist()
+        assert len(found) == words, f"read of {words} words at {address}"
+        self.read_words += words
+        late = int(self._random.integers(0, 9)) if self.stalls else 0
+        self.answers.append((self.cycle + self.timing.latency_cycles + late, found, self.timing.beat_cycles(words)))
+
+    def answered(self) -> None:
+        self.answers.popleft()
+        self.answers_free, self.offered = self.cycle + 1, -1
+
+    def write(self, address: int, words: Sequence[int]) -> None:
+        assert address + len(words) <= len(self.dram), f"write of {len(words)} words at {address}"
+        self.dram[address : address + len(words)] = words
+        self.written_words += len(words)
+        self.writes_free = self.cycle + self.timing.beat_cycles(len(words))
+
+
+async def _serve(context: Any, ports: Any, state: _Channels) -> None:
+    """Play DRAM and the source of descriptors, cycle by cycle. Payloads are whole numbers, which is quickest."""
+    beat, request, write = (Value.cast(channel.payload) for channel in (ports.answers, ports.requests, ports.writes))
+    width = Shape.cast(ports.answers.payload.shape().elem_shape).width
+    watched = context.tick().sample(
+        ports.descriptors.ready, ports.requests.valid, request, ports.answers.ready, ports.writes.valid, write
+    )
+    driven: dict[Any, int] = {}
+
+    def drive(signal: Any, value: int) -> None:
+        if driven.get(id(signal)) != value:
+            driven[id(signal)] = value
+            context.set(signal, value)
+
+    drive(ports.descriptors.valid, 1)
+    while not state.done:
+        answer = state.answer()
+        asks, takes = state.willing(), state.cycle >= state.writes_free and state.willing()
+        drive(ports.descriptors.payload, state.descriptors[state.taken])
+        drive(ports.requests.ready, int(asks))
+        drive(ports.writes.ready, int(takes))
+        drive(ports.answers.valid, int(answer is not None))
+        if answer is not None:
+            drive(beat, _packed(answer, width))
+        _, _, taken, asked, wanted, answered, written, given = await watched
+        if answered and answer is not None:
+            state.answered()
+        if asked and asks:
+            state.ask(wanted & _ADDRESSES, wanted >> ADDRESS_BITS)
+        if written and takes:
+            count = given >> ADDRESS_BITS & _COUNTS
+            state.write(given & _ADDRESSES, _unpacked(given >> ADDRESS_BITS + WORDS_BITS, count, width))
+        if taken:
+            state.taken += 1
+            state.last = state.cycle
+        state.cycle += 1
+    context.set(ports.descriptors.valid, 0)
+
+
+def _packed(words: Sequence[int], width: int) -> int:
+    """Signed words as one number, the first in the lowest bits."""
+    return sum((word & (1 << width) - 1) << place * width for place, word in enumerate(words))
+
+
+def _unpacked(number: int, count: int, width: int) -> list[int]:
+    """The reverse of `_packed`."""
+    sign = 1 << width - 1
+    return [((number >> place * width & (1 << width) - 1) ^ sign) - sign for place in range(count)]

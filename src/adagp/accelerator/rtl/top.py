@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from amaranth.hdl import Module
-from amaranth.lib.wiring import Component, Flow
+from amaranth.lib.wiring import Component, Out, connect, flipped
 
 from adagp.accelerator.designs import Design
 from adagp.accelerator.machine import Machine
-from adagp.accelerator.rtl.core import Core, outer_ports
+from adagp.accelerator.rtl.core import Core, core_ports
 from adagp.accelerator.rtl.geometry import CoreGeometry, folds
 from adagp.accelerator.rtl.library import Library, place
 from adagp.accelerator.workload import PredictorShape
@@ -22,6 +22,8 @@ from adagp.accelerator.workload import PredictorShape
 MAIN, PREDICTOR = "main", "predictor"
 PREDICTOR_INPUTS, PREDICTOR_OUTPUTS = PredictorShape().features + 1, 4609
 """Sizes of the predictor's linear layer: its features and a constant; 512 x 3 x 3 weights and a bias."""
+POOL_DEPTH = 64
+"""Words per bank of the pooling memory: a grid of 4 x 4 cells for four folds of columns."""
 _PAPER = Machine()
 
 
@@ -35,45 +37,42 @@ def geometries(
     Raises:
         ValueError: If an array cannot be built.
     """
-    main = CoreGeometry(*array, pools=design is not Design.BASELINE)
+    main = CoreGeometry(*array, pool_depth=0 if design is Design.BASELINE else POOL_DEPTH)
     if design is Design.EFFICIENT:
         return {MAIN: replace(main, predictor_depth=_predictor_depth(*array))}
     if design is Design.MAX:
         second = CoreGeometry(
-            *second_array, input_depth=2048, weight_depth=_predictor_depth(*second_array), output_depth=512
+            *second_array,
+            input_depth=4096,
+            weight_depth=4096,
+            output_depth=512,
+            old_depth=1024,
+            predictor_depth=_predictor_depth(*second_array),
         )
         return {MAIN: main, PREDICTOR: second}
     return {MAIN: main}
 
 
 def _predictor_depth(rows: int, columns: int) -> int:
-    """Words per bank for the predictor's linear layer and 3 x 3 convolution, rounded up to a power of two."""
-    words = folds(PREDICTOR_INPUTS, rows) * rows * folds(PREDICTOR_OUTPUTS, columns) + folds(9, rows) * rows
-    return 1 << (words - 1).bit_length()
+    """Words per bank for the predictor's linear layer, rounded up to whole blocks of RAM."""
+    return folds(folds(PREDICTOR_INPUTS, min(rows, columns)) * PREDICTOR_OUTPUTS, 1024) * 1024
 
 
 class Accelerator(Component):
-    """One core or two. The ports of each have its name as prefix: `main_valid`, `predictor_words__0`."""
+    """One core or two. The ports of each are named after it: `main.descriptors`, `predictor.requests`."""
 
     def __init__(self, cores: Mapping[str, CoreGeometry], name: str = "accelerator") -> None:
         """An accelerator of cores such as `geometries` gives."""
         self.module_name = name
         self._cores = dict(cores)
-        ports = {unit: outer_ports(geometry) for unit, geometry in cores.items()}
-        super().__init__({f"{unit}_{port}": member for unit in ports for port, member in ports[unit].items()})
+        super().__init__({unit: Out(core_ports(geometry)) for unit, geometry in cores.items()})
 
     def elaborate(self, platform: Library | None) -> Module:
-        """Connect the ports; cores start together if their descriptors are joined."""
+        """Connect the ports; cores wait for each other at barriers that join them."""
         m = Module()
         placed = {unit: place(m, unit, platform, Core, geometry) for unit, geometry in self._cores.items()}
         for unit, core in placed.items():
             others = [other for other in placed.values() if other is not core]
             m.d.comb += core.other_joins.eq(others[0].joins if others else 1)
-            for port, member in outer_ports(self._cores[unit]).items():
-                inner, outer = (
-                    pins if member.dimensions else [pins]
-                    for pins in (getattr(core, port), getattr(self, f"{unit}_{port}"))
-                )
-                for inside, outside in zip(inner, outer, strict=True):
-                    m.d.comb += outside.eq(inside) if member.flow is Flow.Out else inside.eq(outside)
+            connect(m, core.outer, flipped(getattr(self, unit)))
         return m

@@ -1,0 +1,267 @@
+"""Runs one layer of a network on the RTL of a design, as a GP or a BP batch, and compares it with the golden model."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import isqrt, prod
+
+import numpy as np
+
+from adagp.accelerator.array import Array
+from adagp.accelerator.array_tasks import batch_tasks
+from adagp.accelerator.designs import Design, batch_steps
+from adagp.accelerator.layer_costs import network_costs
+from adagp.accelerator.machine import Machine
+from adagp.accelerator.rtl import golden_batch
+from adagp.accelerator.rtl.batches import BatchPrograms
+from adagp.accelerator.rtl.cycles import CoreCycles, program_cycles
+from adagp.accelerator.rtl.descriptor import Unit
+from adagp.accelerator.rtl.dram import Timing
+from adagp.accelerator.rtl.geometry import CoreGeometry
+from adagp.accelerator.rtl.integer_network import IntegerNetwork, Shifts, random_network
+from adagp.accelerator.rtl.memory_map import MemoryMap
+from adagp.accelerator.rtl.tensors import Convolution
+from adagp.accelerator.rtl.testbench import Bench
+from adagp.accelerator.rtl.top import MAIN, PREDICTOR
+from adagp.accelerator.rtl.verilated import VerilatedBench
+from adagp.accelerator.shapes import LayerShape, Pass
+from adagp.accelerator.workload import LayerOp, PredictorShape
+from adagp.schedules import Phase
+from adagp.schedules.plan import BACKPROP, Plan
+
+Simulator = type[Bench] | type[VerilatedBench]
+
+
+@dataclass(frozen=True)
+class CoreUse:
+    """How busy a core was, as shares of the batch's cycles.
+
+    Attributes:
+        pes: Multiply-accumulates of the layer and the predictor, of what the PEs could do.
+        array: The array's controller.
+        loader: The loader.
+        drainer: The drainer.
+    """
+
+    pes: float
+    array: float
+    loader: float
+    drainer: float
+
+
+@dataclass(frozen=True)
+class LayerRun:
+    """One layer's part of a batch on the RTL.
+
+    Attributes:
+        bit_exact: Whether outputs, gradients, weights and predictor equal the golden model's in every bit.
+        cycles: Cycles of the RTL.
+        model_cycles: Cycles by the formulas, moves included.
+        no_stall_cycles: Cycles of the accelerator model, whose operands are in the buffers and whose tiles are whole.
+        moved_words: Words between the chip and DRAM.
+        use: How busy each core was.
+    """
+
+    bit_exact: bool
+    cycles: int
+    model_cycles: int
+    no_stall_cycles: int
+    moved_words: int
+    use: Mapping[str, CoreUse]
+
+
+@dataclass(frozen=True)
+class LayerProgram:
+    """A layer's part of a batch, ready to run.
+
+    Attributes:
+        network: The layer with random weights, and the predictor.
+        images: Its inputs.
+        grads: Gradients of its outputs.
+        memory: Where they are in DRAM.
+        design: The design.
+        phase: The phase.
+        cores: The design's cores.
+        timing: DRAM's speed.
+        expected: Cycles by the formulas.
+        prepare_cycles: Cycles before the batch, in which what stays on the chip is loaded.
+    """
+
+    network: IntegerNetwork
+    images: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+    grads: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+    memory: MemoryMap
+    design: Design
+    phase: Phase
+    cores: Mapping[str, CoreGeometry]
+    timing: Timing
+    expected: Mapping[str, CoreCycles]
+    prepare_cycles: int
+
+    @property
+    def model_cycles(self) -> int:
+        """Cycles of the batch by the formulas."""
+        return max(core.cycles for core in self.expected.values()) - self.prepare_cycles
+
+    def run(self, simulator: Simulator, tell: Callable[[int], None] | None = None) -> tuple[bool, int, int]:
+        """Run it: whether it is bit-exact, its cycles, and the words it moved."""
+        programs = BatchPrograms(self.design, self.cores, self.memory).batch(self.phase)
+        dram = self.memory.filled(self.images, self.grads)
+        bench = simulator(self.cores, self.timing)
+        traces = bench.run({unit: program.descriptors for unit, program in programs.items()}, dram, tell)
+        cycles = max(trace.cycles for trace in traces.values()) - self.prepare_cycles
+        moved = sum(trace.read_words + trace.written_words for trace in traces.values())
+        return self._is_exact(dram), cycles, moved
+
+    def _is_exact(self, dram: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> bool:
+        expected, found = self.network.copy(), self.memory.read_network(dram)
+        if self.phase is Phase.GP:
+            done, before = golden_batch.gp_batch(expected, self.images), np.zeros_like(self.images)
+        else:
+            learns = self.design is not Design.BASELINE
+            done, before = golden_batch.bp_batch(expected, self.images, self.grads, learns=learns)
+        pairs = [
+            (self.memory.read_outputs(dram), done.outputs),
+            (self.memory.read_image_grads(dram), before),
+            (found.last, expected.last),
+            (found.convolution, expected.convolution),
+            *zip(found.weights, expected.weights, strict=True),
+        ]
+        return all(np.array_equal(ours, theirs) for ours, theirs in pairs)
+
+
+def convolution(shape: LayerShape) -> Convolution:
+    """A layer as the compiler takes it.
+
+    Raises:
+        ValueError: If the RTL cannot run it.
+    """
+    if shape.transposed:
+        raise ValueError("is a transposed convolution, which the RTL does not run; choose another layer")
+    if len(shape.out) != 2:
+        raise ValueError(f"has {len(shape.out)} spatial axes, and the RTL runs two; choose another layer")
+    around = [
+        (out - 1) * step + far * (taps - 1) + 1 - size
+        for out, step, far, taps, size in zip(
+            shape.out, shape.stride, shape.dilation, shape.kernel, shape.image, strict=True
+        )
+    ]
+    padding = tuple(max(0, -(-pad // 2)) for pad in around)
+    image, kernel, stride, both, dilation = (
+        (side[0], side[1]) for side in (shape.image, shape.kernel, shape.stride, padding, shape.dilation)
+    )
+    found = Convolution(shape.c_in, shape.c_out, image, kernel, stride, both, dilation, shape.groups)
+    if found.out != shape.out:
+        raise ValueError(f"has an output of {shape.out}, which no equal padding gives; choose another layer")
+    return found
+
+
+def layer_program(
+    op: LayerOp,
+    design: Design,
+    phase: Phase,
+    cores: Mapping[str, CoreGeometry],
+    timing: Timing,
+    seed: int = 0,
+    grid: int = PredictorShape().grid,
+) -> LayerProgram:
+    """Compile a layer's part of a batch, with random numbers.
+
+    Raises:
+        ValueError: If the RTL cannot run the layer, or a GP batch is asked of the baseline; names the layer.
+    """
+    try:
+        if op.kind == "matmul":
+            raise ValueError("is a product of two activations, which the RTL does not run; choose a layer with weights")
+        layer, rng = convolution(op.shape), np.random.default_rng(seed)
+        shifts = _shifts(layer, op.shape.batch, grid)
+        network = random_network(
+            [layer], rng, grid=grid, limit=_LIMIT, shifts=shifts, first_input_grad=Pass.INPUT_GRAD in op.passes
+        )
+        images = rng.integers(-_LIMIT, _LIMIT, (op.shape.batch, layer.c_in, *layer.image))
+        grads = rng.integers(-_LIMIT, _LIMIT, (op.shape.batch, layer.c_out, *layer.out))
+        memory = MemoryMap(network, op.shape.batch)
+        builder = BatchPrograms(design, cores, memory)
+        expected = program_cycles(builder.batch(phase), cores, timing)
+        before = program_cycles(builder.batch(phase, parts=()), cores, timing)
+    except ValueError as error:
+        raise ValueError(f"layer {op.name}: {error}") from error
+    prepare_cycles = max(core.cycles for core in before.values())
+    return LayerProgram(network, images, grads, memory, design, phase, cores, timing, expected, prepare_cycles)
+
+
+def run_layer(
+    op: LayerOp, program: LayerProgram, simulator: Simulator, tell: Callable[[int], None] | None = None
+) -> LayerRun:
+    """Run a compiled layer on the RTL."""
+    exact, cycles, moved = program.run(simulator, tell)
+    macs = _macs(op, program)
+    return LayerRun(
+        bit_exact=exact,
+        cycles=cycles,
+        model_cycles=program.model_cycles,
+        no_stall_cycles=no_stall_cycles(op, program.design, program.phase, program.cores, program.network.grid),
+        moved_words=moved,
+        use={
+            unit: CoreUse(
+                macs[unit] / (cycles * program.cores[unit].rows * program.cores[unit].columns),
+                *(found.busy[which] / cycles for which in (Unit.ARRAY, Unit.LOADER, Unit.DRAINER)),
+            )
+            for unit, found in program.expected.items()
+        },
+    )
+
+
+def no_stall_cycles(
+    op: LayerOp, design: Design, phase: Phase, cores: Mapping[str, CoreGeometry], grid: int = PredictorShape().grid
+) -> int:
+    """Cycles of a layer's part of a batch by the accelerator model, without stalls."""
+    second = cores.get(PREDICTOR, cores[MAIN])
+    machine = Machine(
+        array=Array(cores[MAIN].rows, cores[MAIN].columns),
+        second_array=Array(second.rows, second.columns),
+        predictor=PredictorShape(grid=grid),
+    )
+    plan = Plan(Phase.GP, "predicted") if phase is Phase.GP else BACKPROP
+    tasks = batch_tasks([op], plan, learning=design is not Design.BASELINE)
+    return sum(step.cycles for step in batch_steps(design, network_costs([op], machine), tasks, machine))
+
+
+_LIMIT = 1000
+
+
+def _shifts(layer: Convolution, samples: int, grid: int) -> Shifts:
+    """Shifts that keep the spread of every kind of sum near that of the operands."""
+
+    def of(terms: int) -> int:
+        return (isqrt(terms) * _LIMIT // 3).bit_length()
+
+    positions = samples * prod(layer.out)
+    return Shifts(
+        forward=of(layer.row),
+        input_grad=of(layer.c_out // layer.groups * layer.taps),
+        update=of(positions) + 4,
+        error=of(positions),
+        pool=of(layer.row * positions),
+        hidden=of(9),
+        predicted=of(grid * grid),
+        predicted_update=of(grid * grid) + 4,
+        hidden_grad=of(layer.row),
+        learn=of(layer.c_out) + 4,
+    )
+
+
+def _macs(op: LayerOp, program: LayerProgram) -> dict[str, int]:
+    """Multiply-accumulates of each core that the result needs."""
+    gp, learns = program.phase is Phase.GP, program.design is not Design.BASELINE
+    passes = [Pass.FORWARD] if gp else [which for which in Pass if which in op.passes]
+    layer = sum(op.shape.gemm(which).macs for which in passes)
+    small, last = PredictorShape(grid=program.network.grid).layers(op)
+    predictor = 0
+    if learns:
+        predictor = small.gemm(Pass.FORWARD).macs + last.gemm(Pass.FORWARD).macs
+        if not gp:
+            predictor += small.gemm(Pass.WEIGHT_GRAD).macs + last.gemm(Pass.WEIGHT_GRAD).macs
+            predictor += last.gemm(Pass.INPUT_GRAD).macs
+    if PREDICTOR in program.cores:
+        return {MAIN: layer, PREDICTOR: predictor}
+    return {MAIN: layer + predictor}
