@@ -68,7 +68,7 @@ def _scores(panel: Any, result: BudgetResult) -> None:
         panel.axhline(metric.scale * result.target.score, color="black", linewidth=0.8, linestyle="--")
     panel.legend(fontsize=8, ncols=2)
     lower = "; lower is better" if metric.lower_is_better else ""
-    title = f"Test {metric.label} of whole runs against their time (band: all seeds; dashed: target{lower})"
+    title = f"Test {metric.label} of whole runs (band: seeds; dashed: target{lower})"
     dress(panel, title, "reference seconds", f"test {metric.heading}")
 
 

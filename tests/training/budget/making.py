@@ -21,7 +21,7 @@ def settings(seeds: tuple[int, ...], names: tuple[str, ...] = tuple(SCORES)) -> 
     return BudgetSettings.of(recipe, names, seeds, BudgetOptions(rates=RATES, batch_sizes=(64,)), "--preset demo")
 
 
-def write(path: Path, seeds: tuple[int, ...], missing: tuple[str, ...] = ()) -> BudgetSettings:
+def write(path: Path, seeds: tuple[int, ...], missing: tuple[str, ...] = (), best_rate: float = 0.2) -> BudgetSettings:
     """A comparison that lacks the runs of the methods in `missing`."""
     chosen = settings(seeds)
     path.mkdir(parents=True)
@@ -33,8 +33,8 @@ def write(path: Path, seeds: tuple[int, ...], missing: tuple[str, ...] = ()) -> 
     (path / "reference" / "costs.json").write_text(json.dumps(reference.to_dict()))
     for name in chosen.methods:
         for part in choosing_parts(chosen, name):
-            run(path, part, 0.9 if part.candidate.lr == 0.2 else 0.8)
-        best = next(candidate for candidate in candidates(chosen, name) if candidate.lr == 0.2)
+            run(path, part, 0.9 if part.candidate.lr == best_rate else 0.8)
+        best = next(candidate for candidate in candidates(chosen, name) if candidate.lr == best_rate)
         for place, share in enumerate(chosen.options.shares):
             for seed in seeds:
                 if name not in missing:

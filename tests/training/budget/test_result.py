@@ -37,6 +37,15 @@ def test_figures_of_a_complete_comparison(tmp_path: Path) -> None:
     assert all(math.isclose(run.seconds, 100 * run.share) for run in faster.runs)
 
 
+def test_a_rival_at_the_edge_of_the_grid_is_not_tuned(tmp_path: Path) -> None:
+    making.write(tmp_path / "run", SEEDS, best_rate=0.1)
+    result = read_result(tmp_path / "run")
+    assert all(outcome.at_edge for outcome in result.methods)
+    verdicts = {outcome.method: outcome.verdict for outcome in result.methods}
+    assert verdicts["progressive"].startswith("better, faster to the target (5 seeds); bp's rate is at the edge")
+    assert "edge" not in verdicts["bp"]
+
+
 def test_three_seeds_are_so_far_and_what_lacks_is_left_out(tmp_path: Path) -> None:
     making.write(tmp_path / "run", SEEDS[:3], missing=("skip",))
     result = read_result(tmp_path / "run")

@@ -126,7 +126,7 @@ def read_result(path: Path) -> BudgetResult:
     }
     metric = reference.metrics[0]
     methods = [
-        _method(settings, metric, candidate, runs[name], runs[PLAIN], target)
+        _method(settings, metric, candidate, runs[name], runs[PLAIN], target, chosen[PLAIN])
         for name, candidate in chosen.items()
         if candidate is not None and _in_full(runs[name])
     ]
@@ -157,6 +157,7 @@ def _method(
     runs: list[RunOutcome],
     plain: list[RunOutcome],
     target: Target | None,
+    rival: Candidate | None,
 ) -> MethodOutcome:
     full, plain_full = _in_full(runs), _in_full(plain)
     pairs = [seed for seed in full if seed in plain_full]
@@ -170,12 +171,13 @@ def _method(
     said = "the rival of all others"
     if not is_plain:
         said = verdict(len(pairs), fmean(gains), gain_p, faster or Speed(None)) if pairs else "no paired seed yet"
+    if rival is not None and not is_plain and _at_edge(settings, rival):
+        said += "; bp's rate is at the edge of the grid: widen it before a claim"
     return MethodOutcome(
         method=candidate.method,
         summary=settings.summary(candidate.method),
         candidate=candidate,
-        at_edge=len(settings.options.rates) > 1
-        and candidate.lr in (min(settings.options.rates), max(settings.options.rates)),
+        at_edge=_at_edge(settings, candidate),
         runs=tuple(runs),
         score=interval([run.score for run in full.values()]),
         train_loss=fmean(losses) if losses else None,
@@ -188,6 +190,12 @@ def _method(
         diverged=diverged,
         verdict=f"{said}; diverged in {diverged} of {len(runs)} runs" if diverged else said,
     )
+
+
+def _at_edge(settings: BudgetSettings, candidate: Candidate) -> bool:
+    """Whether a learning rate is the lowest or highest of several, so that a rate outside of them might be better."""
+    rates = settings.options.rates
+    return len(rates) > 1 and candidate.lr in (min(rates), max(rates))
 
 
 def _means(settings: BudgetSettings, runs: list[RunOutcome]) -> dict[float, float]:
