@@ -29,7 +29,6 @@ import torch
 from torch import distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook, powerSGD_hook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
-from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -77,6 +76,8 @@ def power_sgd(model: DistributedDataParallel, loss: Callable[[], torch.Tensor]) 
 
 def local_sgd(model: DistributedDataParallel, loss: Callable[[], torch.Tensor]) -> Callable[[], None]:
     """Each rank trains alone, and the weights are averaged once a turn."""
+    from torch.distributed.optim import PostLocalSGDOptimizer  # its package warns when it is imported
+
     alone = [distributed.new_group([rank]) for rank in range(distributed.get_world_size())][distributed.get_rank()]
     state = post_localSGD_hook.PostLocalSGDState(process_group=None, subgroup=alone, start_localSGD_iter=0)
     model.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
