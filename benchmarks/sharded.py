@@ -3,20 +3,18 @@
 2 and 4 processes on this machine train VGG-13: plain BP batches, BP batches with the predictor learning, and GP
 batches. Printed is what each rank needs and sends. Memory is the peak of the process above what it had before the
 network was built, once a small one was trained in the same way: weights, gradients, momentum, the predictor's means,
-torch's buffers, and the activations of the rank's share of a batch. Bytes are those that a rank sends where messages go
-around a ring, without the buffers of batch norm.
+torch's buffers for messages, and the activations of the rank's share of a batch. Bytes are those that a rank sends
+where messages go around a ring, without the buffers of batch norm.
 """
 
 import argparse
-import ctypes
 import gc
 import json
-import statistics
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
@@ -31,7 +29,6 @@ from benchmarks.distributed import KINDS, RANKS, WARMUP_BATCHES, Phases, on_rank
 from benchmarks.scaling import ring_share
 
 WAYS = ("DDP", "FSDP2")
-MEASURED_BATCHES = 3
 TIMES_A_RING = {  # how many times a ring goes around; newer torch has other names for two of them
     "all_reduce": 2,
     "all_gather_into_tensor": 1,
@@ -44,31 +41,27 @@ TIMES_A_RING = {  # how many times a ring goes around; newer torch has other nam
 def train(_rank: int, count: int, way: str, batch: int) -> dict[str, dict[str, float]]:
     """What rank 0 needs and sends in each kind of batch."""
     images, labels = torch.randn(batch // count, 3, 32, 32), torch.randint(0, 10, (batch // count,))
-    small = Training("resnet14", way, images, labels)  # torch imports much of itself only when it is used
-    small.warm_up()
-    del small
+    Training("resnet14", way, images, labels).warm_up()  # torch imports much of itself only when it is used
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
     start = memory("VmRSS")
     training = Training("vgg13", way, images, labels)
     training.warm_up()
-    reducer = ring_share(count) * sum(part.nbytes for part in training.model.parameters()) if way == "DDP" else 0
+    gradients = ring_share(count) * sum(part.nbytes for part in training.model.parameters())
     found = {}
     for kind in KINDS:
         distributed.barrier()
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-        seconds = []
         with sent_bytes(count) as sent:
-            for _ in range(MEASURED_BATCHES):
-                before = perf_counter()
-                training.run(kind)
-                seconds.append(perf_counter() - before)
-        found[kind] = {
-            "peak_bytes": memory("VmHWM") - start,
-            "sent_bytes": sum(sent) / MEASURED_BATCHES + (0 if kind == "GP" else reducer),
-            "seconds": statistics.median(seconds),
-        }
+            training.run(kind)
+        by_reducer = gradients if way == "DDP" and kind != "GP" else 0
+        found[kind] = {"peak_bytes": memory("VmHWM") - start, "sent_bytes": sum(sent) + by_reducer}
     return found
+
+
+def memory(field: str) -> int:
+    """A figure of `/proc/self/status` in bytes."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    return 1024 * int(line.split()[1])
 
 
 class Training:
@@ -110,12 +103,6 @@ def sharded(network: nn.Module) -> nn.Module:
     return network
 
 
-def memory(field: str) -> int:
-    """A figure of `/proc/self/status` in bytes."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
-    return 1024 * int(line.split()[1])
-
-
 @contextmanager
 def sent_bytes(count: int) -> Iterator[list[float]]:
     """What a rank sends by each message that Python asks for; those of a reducer are its own."""
@@ -148,6 +135,7 @@ def main() -> int:
     if not Path("/proc/self/clear_refs").exists():
         print("benchmarks.sharded reads peak memory from /proc, which this system does not have: skipped")
         return 0
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # of the ranks: memory goes back to the system when it is freed
     found = {ranks: {way: on_ranks(train, ranks, way, options.batch_size) for way in WAYS} for ranks in RANKS}
     machine = f"{describe(torch.device('cpu'))['processor']}, one thread a process, batch {options.batch_size}"
     print(json.dumps({"machine": machine, "found": found}, indent=2) if options.json else table(machine, found))
@@ -156,10 +144,9 @@ def main() -> int:
 
 def table(machine: str, found: dict[int, dict[str, dict[str, dict[str, float]]]]) -> str:
     """Everything as Markdown."""
-    lines = [machine, "", "| ranks | | batch | peak MB of a rank | MB a rank sends | ms |", "|---" * 6 + "|"]
+    lines = [machine, "", "| ranks | | batch | peak MB of a rank | MB a rank sends |", "|---" * 5 + "|"]
     lines += [
-        f"| {ranks} | {way} | {kind} | {part['peak_bytes'] / 1e6:.0f} | {part['sent_bytes'] / 1e6:.1f} "
-        f"| {1e3 * part['seconds']:.0f} |"
+        f"| {ranks} | {way} | {kind} | {part['peak_bytes'] / 1e6:.0f} | {part['sent_bytes'] / 1e6:.1f} |"
         for ranks, ways in found.items()
         for way, kinds in ways.items()
         for kind, part in kinds.items()

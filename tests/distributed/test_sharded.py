@@ -156,6 +156,36 @@ def test_a_run_of_two_ranks_resumes_on_four_and_back(tmp_path: Any) -> None:
             assert abs(mine - once["weights"][name]).max() < 1e-5, name
 
 
+def by_hand(rank: int, count: int, is_whole: bool) -> dict[str, Any]:
+    """A loop of its own: micro-batches, of which the last one synchronises, and clipping, under a prefix schedule."""
+    network = build()
+    model: nn.Module = DistributedDataParallel(network, find_unused_parameters=True) if is_whole else network
+    if not is_whole:
+        by_module(network)
+    gp = AdaGP(model, sgd(model), schedules.prefix(network, "3", schedules.fixed(1, 1)))
+    norms = []
+    for x, y in batches(12, seed=rank):
+        with gp.batch() as batch:
+            for part in (slice(4), slice(4, 8)):
+                if not is_whole:
+                    network.set_requires_gradient_sync(part.start is not None)  # type: ignore[operator]
+                batch.backward(loss_of(model, x[part], y[part]) / 2)
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        norms.append(float(norm.full_tensor() if is_distributed(norm) else norm))
+        batch.step()
+        gp.optimizer.zero_grad()
+    return {"weights": whole(network), "norms": norms, "counts": gp.counts()}
+
+
+def test_a_loop_by_hand_with_micro_batches_and_clipping() -> None:
+    exact, sharded = (on_ranks(2, by_hand, is_whole)[0] for is_whole in (True, False))
+    assert sharded["counts"] == exact["counts"]
+    assert exact["counts"]["predicted"] > 0
+    assert sharded["norms"] == pytest.approx(exact["norms"], rel=1e-4)
+    for name, mine in sharded["weights"].items():
+        assert abs(mine - exact["weights"][name]).max() < 1e-5, name
+
+
 COLLECTIVES = {  # newer torch has other names for two of them
     name: kind
     for name, kind in {

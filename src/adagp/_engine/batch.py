@@ -9,7 +9,7 @@ A batch that is given in several `with` blocks is completed by the last of them.
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from functools import cached_property, partial
+from functools import partial
 from math import inf
 from types import TracebackType
 from typing import Any, NoReturn
@@ -353,7 +353,8 @@ class Batch:
         """Where each rank holds other rows: whether a gradient is not finite here, and the sums of its squares."""
         if not self._setup.ranks.shards_rows or self.plan.phase is Phase.GP:
             return []
-        squares = sums_of_squares(self._true_grads) if self._true_grads else {}
+        true_grads = self._true_grads()
+        squares = sums_of_squares(true_grads) if true_grads else {}
         return [float(self._first_broken(squares, ()) is not None), *sums_of_own_rows(self._layers.values(), squares)]
 
     def _supply(self, shared: Shared) -> list[LayerBatch]:
@@ -415,7 +416,7 @@ class Batch:
 
     def _learn(self, shared: Shared, supplied: Sequence[LayerBatch]) -> dict[str, GradientAlignment]:
         """Let everything learn from the true gradients, once they are known to be finite."""
-        true_grads = self._true_grads
+        true_grads = self._true_grads()
         learns = self._setup.learns and not self.plan.is_coarse
         if shared.findings.row_sums:
             of_all = self._check_row_sums(shared.findings.row_sums)
@@ -435,9 +436,8 @@ class Batch:
         )
         return alignments
 
-    @cached_property
     def _true_grads(self) -> dict[str, Rows]:
-        """The rows of true gradients, not to be asked for before they are unscaled."""
+        """The rows of true gradients."""
         return find_true_grads(self._setup, self._progress, self._layers.values())
 
     def _check_row_sums(self, sums: Sequence[float]) -> dict[str, tuple[float, ...]]:

@@ -56,7 +56,7 @@ def find_true_grads(setup: Setup, progress: Progress, layers: Iterable[LayerBatc
     true_grads: dict[str, Rows] = {}
     for entry in layers:
         rows = entry.layer.gradient() if entry.spec.is_true else None
-        if rows is None:
+        if rows is None or progress.layers[entry.layer.name].dropped:
             continue
         if setup.depends_on_calls and not entry.has_run:
             drop(progress, entry.layer, "its weight is used without calling the module, so its output is never seen")
