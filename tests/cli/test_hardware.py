@@ -65,13 +65,17 @@ def small_layer(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_layer")
-def test_run_clocks_a_layer_and_compares_it():
-    done = run("run", "--layer", "tiny", "--design", "low", "--json")
+def test_run_clocks_a_layer_and_compares_it(tmp_path):
+    waves = tmp_path / "tiny.vcd"
+    done = run("run", "--layer", "tiny", "--design", "low", "--vcd", str(waves), "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert found["bit_exact"]
     assert found["cycles"] == found["model_cycles"]
     assert found["moved_words"] > 2 * 16
+    text = waves.read_text()
+    assert "pe_0_0" in text
+    assert len(text) > 10_000
     assert set(found["use"]["main"]) == {"pes", "array", "loader", "drainer"}
 
 
@@ -167,6 +171,7 @@ def test_draw_writes_a_picture_of_the_sizes_asked_for(tmp_path):
         (("run", "--bandwidth", "0"), "bandwidth=0: must be at least 1"),
         (("run", "--latency", "0"), "latency=0: must be between 1 and 10,000"),
         (("run", "--batch", "0"), "batch=0"),
+        (("run", "--vcd", "nowhere/waves.vcd"), "there is no folder 'nowhere'; make it first"),
     ],
 )
 def test_wrong_input_is_named_before_a_missing_program(arguments, message, no_yosys, monkeypatch):

@@ -84,6 +84,9 @@ def run_command(
     bandwidth: Annotated[int, typer.Option(help="DRAM words a cycle, in each direction.")] = 16,
     latency: Annotated[int, typer.Option(help="Cycles from a DRAM request to its first word.")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
+    vcd: Annotated[
+        Path | None, typer.Option(help="File for waveforms of all signals; Amaranth's simulator writes it.")
+    ] = None,
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -97,9 +100,10 @@ def run_command(
 
     - `adagp hardware run --model vgg13 --layer features.3 --batch 4 --design efficient --phase gp`
     - `adagp hardware run --model mobilenet_v2 --layer features.4.body.3 --batch 1 --phase bp`: depthwise.
-    - `adagp hardware run --layer head.2 --batch 2 --array 4x4`: small enough for Amaranth's simulator.
+    - `adagp hardware run --layer head.2 --batch 1 --array 4x4 --vcd head.vcd`: waveforms, for GTKWave or Surfer.
     """
     del debug
+    check_folders(vcd)
     with refusals(), Display(as_json) as display:
         from adagp.accelerator.networks import network
         from adagp.accelerator.rtl.dram import Timing
@@ -111,11 +115,13 @@ def run_command(
         cores = geometries(chosen, parse_pes("array", array), parse_pes("second_array", second_array))
         op = _layer(network(model, data, batch), layer, model)
         program = layer_program(op, chosen, which, cores, timing, seed)
-        simulator = choose_simulator(program.model_cycles, cores, display.on_message)
+        simulator = choose_simulator(program.model_cycles, cores, display.on_message, waveforms=vcd is not None)
         text = f"clocking {layer} on {simulator.name}"
         display.on_message(f"{text}: {program.model_cycles:,} cycles by the formulas")
         began = time.monotonic()
-        found = run_layer(op, program, simulator, lambda cycle: display.on_progress(cycle, program.model_cycles, text))
+        found = run_layer(
+            op, program, simulator, lambda cycle: display.on_progress(cycle, program.model_cycles, text), vcd
+        )
     setting = {"model": model, "data": data, "layer": layer, "batch": batch, "design": design, "phase": phase}
     dram = {"array": array, "second_array": second_array, "bandwidth_words": bandwidth, "latency_cycles": latency}
     if as_json:
