@@ -8,11 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 from adagp.accelerator import Design, LayerOp, LayerShape, Pass
-from adagp.accelerator.rtl import checks, golden
+from adagp.accelerator.rtl import checks, golden, verilated
 from adagp.accelerator.rtl.measure import small_cores
 from adagp.accelerator.rtl.synthesis import LIBERTY
 from adagp.accelerator.rtl.tools import yosys_version
+from adagp.accelerator.rtl.training import TrainedBatch
 from adagp.cli import app
+from adagp.schedules import Phase
 
 needs_cells = pytest.mark.skipif(
     not LIBERTY.is_file(), reason="needs standard cells, which no Python package has: apt-get install qflow-tech-osu018"
@@ -63,13 +65,17 @@ def small_layer(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_layer")
-def test_run_clocks_a_layer_and_compares_it():
-    done = run("run", "--layer", "tiny", "--design", "low", "--json")
+def test_run_clocks_a_layer_and_compares_it(tmp_path):
+    waves = tmp_path / "tiny.vcd"
+    done = run("run", "--layer", "tiny", "--design", "low", "--vcd", str(waves), "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert found["bit_exact"]
     assert found["cycles"] == found["model_cycles"]
     assert found["moved_words"] > 2 * 16
+    text = waves.read_text()
+    assert "pe_0_0" in text
+    assert len(text) > 10_000
     assert set(found["use"]["main"]) == {"pes", "array", "loader", "drainer"}
 
 
@@ -83,6 +89,35 @@ def test_run_fails_where_a_bit_or_a_cycle_is_wrong(monkeypatch):
         assert done.exit_code == 1
         assert message in done.stderr
         assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_train_names_verilator_where_it_is_missing(monkeypatch):
+    monkeypatch.setattr("adagp.accelerator.rtl.training_data.fixed_images", lambda *sizes: ([], []))
+    monkeypatch.setattr("adagp.accelerator.rtl.verilated.has_verilator", lambda: False)
+    verilated._compiled.cache_clear()
+    done = run("train", "--batches", "1")
+    assert done.exit_code == 1
+    assert "verilator is missing: on Debian: apt-get install verilator g++ make" in done.stderr
+
+
+def test_train_tells_losses_and_fails_where_a_bit_is_wrong(monkeypatch):
+    class Training:
+        def __init__(self, *sizes):
+            pass
+
+        def batch(self, images, labels, phase):
+            return TrainedBatch(phase, 2.0, bit_exact=phase is Phase.BP, cycles=5, model_cycles=5)
+
+    monkeypatch.setattr("adagp.accelerator.rtl.training_data.fixed_images", lambda *sizes: ([], []))
+    monkeypatch.setattr("adagp.accelerator.rtl.verilated.VerilatedBench", lambda *sizes: None)
+    monkeypatch.setattr("adagp.accelerator.rtl.training.RtlTraining", Training)
+    done = run("train", "--batches", "2", "--warmup", "2")
+    assert done.exit_code == 0, done.output
+    assert "2.000" in done.stdout
+    done = run("train", "--batches", "3", "--warmup", "2", "--json")
+    assert done.exit_code == 1
+    assert [each["phase"] for each in json.loads(done.stdout)["batches"]] == ["BP", "BP", "GP"]
+    assert "batch 2: the RTL does not do" in done.stderr
 
 
 @needs_cells
@@ -136,6 +171,7 @@ def test_draw_writes_a_picture_of_the_sizes_asked_for(tmp_path):
         (("run", "--bandwidth", "0"), "bandwidth=0: must be at least 1"),
         (("run", "--latency", "0"), "latency=0: must be between 1 and 10,000"),
         (("run", "--batch", "0"), "batch=0"),
+        (("run", "--vcd", "nowhere/waves.vcd"), "there is no folder 'nowhere'; make it first"),
     ],
 )
 def test_wrong_input_is_named_before_a_missing_program(arguments, message, no_yosys, monkeypatch):

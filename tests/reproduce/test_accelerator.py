@@ -129,9 +129,21 @@ def test_figure_21_prints_every_policy_and_table_of_energies():
 @pytest.mark.usefixtures("two_networks")
 def test_equal_area_gives_the_baseline_more_pes():
     table = paper.iso_table("area", SETTING, lambda text: None)
-    assert {row[2] for row in table.rows} == {"192", "195"}
+    assert {row[2] for row in table.rows} == {"192", "195", "200"}
     assert all(float(row[3]) > 0 for row in table.rows)
     assert [row[-1] for row in table.rows[:3]] == ["+4.63", "+4.61", "+5.53"]
+
+
+@pytest.mark.usefixtures("two_networks")
+def test_tables_of_all_networks_fit_a_terminal_of_80_columns():
+    found = paper.grid(SETTING)
+    for table in (paper.speed_up_table(17, found, SETTING), *paper.figure21_tables(found, SETTING, lambda text: None)):
+        widths = [
+            max(len(word) for cell in (heading, *(row[place] for row in table.rows)) for word in cell.split() or [""])
+            for place, heading in enumerate(table.columns)
+        ]
+        widths[0] = max(len(row[0]) for row in table.rows)
+        assert sum(width + 2 for width in widths) <= 80
 
 
 def test_levers_change_one_assumption_each():

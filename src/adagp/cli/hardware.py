@@ -17,7 +17,7 @@ from adagp.cli.display import Display
 from adagp.cli.groups import MARKUP, QuickGroup
 from adagp.errors import AdagpError
 from adagp.files import write_bytes
-from adagp.report.hardware import checks_table, cycles_table, designs_png, run_table, synthesis_table
+from adagp.report.hardware import checks_table, cycles_table, designs_png, run_table, synthesis_table, training_table
 from adagp.schedules import Phase
 
 if TYPE_CHECKING:
@@ -84,6 +84,9 @@ def run_command(
     bandwidth: Annotated[int, typer.Option(help="DRAM words a cycle, in each direction.")] = 16,
     latency: Annotated[int, typer.Option(help="Cycles from a DRAM request to its first word.")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
+    vcd: Annotated[
+        Path | None, typer.Option(help="File for waveforms of all signals; Amaranth's simulator writes it.")
+    ] = None,
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
@@ -97,9 +100,10 @@ def run_command(
 
     - `adagp hardware run --model vgg13 --layer features.3 --batch 4 --design efficient --phase gp`
     - `adagp hardware run --model mobilenet_v2 --layer features.4.body.3 --batch 1 --phase bp`: depthwise.
-    - `adagp hardware run --layer head.2 --batch 2 --array 4x4`: small enough for Amaranth's simulator.
+    - `adagp hardware run --layer head.2 --batch 1 --array 4x4 --vcd head.vcd`: waveforms, for GTKWave or Surfer.
     """
     del debug
+    check_folders(vcd)
     with refusals(), Display(as_json) as display:
         from adagp.accelerator.networks import network
         from adagp.accelerator.rtl.dram import Timing
@@ -111,11 +115,13 @@ def run_command(
         cores = geometries(chosen, parse_pes("array", array), parse_pes("second_array", second_array))
         op = _layer(network(model, data, batch), layer, model)
         program = layer_program(op, chosen, which, cores, timing, seed)
-        simulator = choose_simulator(program.model_cycles, cores, display.on_message)
+        simulator = choose_simulator(program.model_cycles, cores, display.on_message, waveforms=vcd is not None)
         text = f"clocking {layer} on {simulator.name}"
         display.on_message(f"{text}: {program.model_cycles:,} cycles by the formulas")
         began = time.monotonic()
-        found = run_layer(op, program, simulator, lambda cycle: display.on_progress(cycle, program.model_cycles, text))
+        found = run_layer(
+            op, program, simulator, lambda cycle: display.on_progress(cycle, program.model_cycles, text), vcd
+        )
     setting = {"model": model, "data": data, "layer": layer, "batch": batch, "design": design, "phase": phase}
     dram = {"array": array, "second_array": second_array, "bandwidth_words": bandwidth, "latency_cycles": latency}
     if as_json:
@@ -126,6 +132,57 @@ def run_command(
         raise AdagpError(f"the RTL does not compute layer {layer} as the integer model does")
     if found.cycles != found.model_cycles:
         raise AdagpError(f"the RTL takes {found.cycles:,} cycles, and the formulas give {found.model_cycles:,}")
+
+
+@hardware_app.command("train")
+@command
+def train_command(
+    design: DesignName = "efficient",
+    batches: Annotated[int, typer.Option(min=1, help="Batches to train.")] = 20,
+    batch: machine_options.Batch = 16,
+    warmup: Annotated[int, typer.Option(min=0, help="Batches of plain BP first; then GP and BP take turns.")] = 10,
+    data: Annotated[str, typer.Option(help="A data set of colour images of 32x32.")] = "cifar10",
+    data_root: options.Root = None,
+    bandwidth: Annotated[int, typer.Option(help="DRAM words a cycle, in each direction.")] = 16,
+    latency: Annotated[int, typer.Option(help="Cycles from a DRAM request to its first word.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the initial weights.")] = 0,
+    as_json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Train a small CNN in integers on the RTL of a design, bit by bit in step with an integer model.
+
+    Three convolutions of stride 2 and a classifier, 180 PEs. On the baseline every batch is BP. Needs Verilator: a BP
+    batch of 16 images takes half a million cycles. The exit code is 1 if a bit or a cycle differs.
+
+    Try:
+
+    - `adagp hardware train --design efficient --batches 100`
+    - `adagp hardware train --design baseline --batches 2 --json`
+    """
+    del debug
+    with refusals(), Display(as_json) as display:
+        from adagp.accelerator.rtl.dram import Timing
+        from adagp.accelerator.rtl.top import geometries
+        from adagp.accelerator.rtl.training import CNN, RtlTraining, initial_network, phases, train
+        from adagp.accelerator.rtl.training_data import fixed_images
+        from adagp.accelerator.rtl.verilated import VerilatedBench
+
+        chosen = _design(design)
+        images, labels = fixed_images(data, data_root, batches * batch)
+        bench = VerilatedBench(geometries(chosen), Timing(bandwidth, latency))
+        training = RtlTraining(initial_network(CNN, batch, seed), batch, chosen, bench)
+        found = []
+        for done in train(training, images, labels, batch, phases(chosen, batches, warmup)):
+            found.append(done)
+            display.on_progress(len(found), batches, f"training on the RTL, loss {done.loss:.3f}")
+    if as_json:
+        plain = [{**asdict(each), "phase": each.phase.value} for each in found]
+        print_json({"design": design, "batch": batch, "data": data, "seed": seed, "batches": plain})
+    else:
+        print_table(training_table(f"{design}, {data}, batch {batch}, seed {seed}", found))
+    wrong = [place for place, each in enumerate(found) if not each.bit_exact or each.cycles != each.model_cycles]
+    if wrong:
+        raise AdagpError(f"batch {wrong[0]}: the RTL does not do what the integer model and the formulas do")
 
 
 @hardware_app.command("report")

@@ -181,8 +181,8 @@ def sweep_table(title: str, points: Sequence[Point], notes: tuple[str, ...]) -> 
 
 def short(value: float) -> str:
     """Four digits and a prefix: 18.70T."""
-    for prefix in ("", "k", "M", "G", "T", "P"):
-        if abs(value) < 999.95 or prefix == "P":
+    for prefix in ("", "k", "M", "G", "T", "P", "E"):
+        if abs(value) < 999.95 or prefix == "E":
             break
         value /= 1000
     return f"{value:#.4g}{prefix}" if prefix else f"{value:g}"

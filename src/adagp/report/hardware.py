@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 from adagp.accelerator import Design
 from adagp.report.plot import figure_with, saved
 from adagp.report.table import Table
+from adagp.schedules import Phase
 
 if TYPE_CHECKING:
     from adagp.accelerator.rtl.checks import Check
     from adagp.accelerator.rtl.geometry import CoreGeometry
     from adagp.accelerator.rtl.layer_run import LayerRun
     from adagp.accelerator.rtl.measure import BatchCycles
+    from adagp.accelerator.rtl.training import TrainedBatch
 
 _BASE, _ADDED, _LINE = "#dfe7f2", "#f9c98b", "#3b4a63"
 _TITLES = {
@@ -98,6 +100,25 @@ def run_table(
         f"clocked by {simulator} in {seconds:.1f} s",
     )
     return Table(title, ("", "value"), rows, notes)
+
+
+def training_table(title: str, batches: "Sequence[TrainedBatch]") -> Table:
+    """A training on the RTL: losses by fifths of it, and the cycles of its phases."""
+    parts = [list(batches[len(batches) * fifth // 5 : len(batches) * (fifth + 1) // 5]) for fifth in range(5)]
+    rows = [
+        (
+            f"batches up to {len(batches) * (place + 1) // 5}",
+            f"{sum(each.loss for each in part) / len(part):.3f}",
+            str(sum(each.phase is Phase.GP for each in part)),
+            f"{sum(each.cycles for each in part):,}",
+            "yes" if all(each.bit_exact for each in part) else "NO",
+        )
+        for place, part in enumerate(parts)
+        if part
+    ]
+    cycles = {phase: {each.cycles for each in batches if each.phase is phase} for phase in Phase}
+    notes = [f"a {phase.value} batch: {max(found):,} cycles" for phase, found in cycles.items() if found]
+    return Table(f"Training on the RTL: {title}", ("", "loss", "GP", "cycles", "bit-exact"), rows, tuple(notes))
 
 
 def synthesis_table(title: str, target: str, resources: Mapping[str, int]) -> Table:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import log
 from statistics import fmean
 
 from adagp.accelerator import (
@@ -9,6 +10,7 @@ from adagp.accelerator import (
     COST_TABLES,
     IMAGE_SETS,
     POLICIES,
+    Array,
     CostTable,
     Design,
     Setting,
@@ -63,6 +65,13 @@ def grid(setting: Setting, tell: Callable[[str], None] = lambda text: None) -> G
     return found
 
 
+_SHORT = {"cifar10": "C10", "cifar100": "C100", "imagenet": "IN"}
+_SHORT_COLUMNS = tuple(
+    f"{_SHORT[data]} {'eff' if design is Design.EFFICIENT else design.value}" for data in IMAGE_SETS for design in ADAGP
+)
+_SHORT_NOTE = "C10: CIFAR-10; C100: CIFAR-100; IN: ImageNet; eff: Efficient"
+
+
 def figure16_table(simulation: Simulation, setting: Setting) -> Table:
     """VGG13 layer by layer: plain backpropagation, and Efficient's warm-up, BP and GP batches."""
     plain, efficient = simulation.baseline.layer_cycles(), simulation[Design.EFFICIENT]
@@ -94,12 +103,11 @@ def speed_up_table(figure: int, found: Grid, setting: Setting) -> Table:
     for label, stated in (("paper's average", PAPER_AVERAGES[figure]), ("paper's maximum", PAPER_MAXIMA[figure])):
         if stated:
             rows.append((label, *(cell for data in IMAGE_SETS for cell in ("", "", f"{stated[data]:.2f}"))))
-    columns = ("network", *(f"{data} {design.value}" for data in IMAGE_SETS for design in ADAGP))
     return Table(
         f"Figure {figure}: speed-up over plain backpropagation, dataflow {setting.machine.dataflow}",
-        columns,
+        ("network", *_SHORT_COLUMNS),
         rows,
-        ("the paper states averages and maxima of MAX; its bars are an image", *_notes(setting)),
+        ("the paper states averages and maxima of MAX; its bars are an image", _SHORT_NOTE, *_notes(setting)),
     )
 
 
@@ -118,7 +126,7 @@ def levers_table(figure: int, setting: Setting, tell: Callable[[str], None]) -> 
         rows.append((label, *cells))
     return Table(
         f"What moves figure {figure}: MAX, one assumption changed at a time",
-        ("changed", *(f"{data} {what}" for data in IMAGE_SETS for what in ("avg", "max"))),
+        ("changed", *(f"{_SHORT[data]} {what}" for data in IMAGE_SETS for what in ("avg", "max"))),
         rows,
         _notes(setting),
     )
@@ -161,9 +169,10 @@ def figure21_tables(found: Grid, setting: Setting, tell: Callable[[str], None]) 
     )
     networks = Table(
         "Figure 21: memory energy saved, %",
-        ("network", *(f"{data} {design.value}" for data in IMAGE_SETS for design in ADAGP)),
+        ("network", *_SHORT_COLUMNS),
         rows,
         (
+            _SHORT_NOTE,
             f"the paper: {100 * PAPER_ENERGY_SAVED:.0f} % on average over all models; its bars are an image",
             energy_note(setting.machine, eyeriss),
             *_notes(setting),
@@ -232,7 +241,7 @@ def iso_table(which: str, setting: Setting, tell: Callable[[str], None]) -> Tabl
     more, stated = ISO[which]
     array = setting.machine.array
     budget, here = round(array.pes * (1 + more)), str(array)
-    shapes = [(array.rows, budget // array.rows), (budget // array.columns, array.columns)]
+    shapes = [(array.rows, budget // array.rows), (budget // array.columns, array.columns), _exact(budget, array)]
     plain = grid(setting, tell)
     rows = []
     for rows_of_pes, columns in shapes:
@@ -256,11 +265,19 @@ def iso_table(which: str, setting: Setting, tell: Callable[[str], None]) -> Tabl
         rows,
         (
             f"larger baseline: faster than the one on {here}; MAX over it: MAX on {here} against it; averages",
-            "the paper does not say which of the two its figure is; whole rows or columns of PEs are added here",
+            "the paper does not say which of the two its figure is",
+            f"arrays: whole columns or rows added to {here}, and the shape nearest to it that has all {budget} PEs",
             *_notes(setting),
         ),
         text_columns=2,
     )
+
+
+def _exact(pes: int, like: Array) -> tuple[int, int]:
+    """Rows and columns of an array of exactly so many PEs, in proportions as near as possible to another's."""
+    rows = [count for count in range(1, pes + 1) if pes % count == 0]
+    nearest = min(rows, key=lambda count: abs(log(count * count * like.columns / (pes * like.rows))))
+    return nearest, pes // nearest
 
 
 def _notes(setting: Setting) -> tuple[str, ...]:

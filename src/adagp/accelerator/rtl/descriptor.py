@@ -6,6 +6,7 @@ step. A descriptor may wait for a token of another unit before it starts, and gi
 """
 
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from amaranth.hdl import Shape, signed
@@ -132,8 +133,15 @@ class _Descriptor:
 
     def encode(self) -> int:
         """The descriptor as a number, the first field in the lowest bits."""
-        values = {"op": self.op, "unit": self.unit} | {field.name: getattr(self, field.name) for field in fields(self)}
-        return int(LAYOUTS[self.op].const(values).as_value().value)
+        return _encoded(self)
+
+
+@cache
+def _encoded(descriptor: _Descriptor) -> int:
+    """A network's programs repeat the same descriptors in every batch."""
+    values = {field.name: getattr(descriptor, field.name) for field in fields(descriptor)}
+    layout = LAYOUTS[descriptor.op]
+    return int(layout.const({"op": descriptor.op, "unit": descriptor.unit} | values).as_value().value)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isqrt, prod
+from pathlib import Path
 
 import numpy as np
 
@@ -102,11 +103,15 @@ class LayerProgram:
         """Cycles of the batch by the formulas."""
         return max(core.cycles for core in self.expected.values()) - self.prepare_cycles
 
-    def run(self, simulator: Simulator, tell: Callable[[int], None] | None = None) -> tuple[bool, int, int]:
-        """Run it: whether it is bit-exact, its cycles, and the words it moved."""
+    def run(
+        self, simulator: Simulator, tell: Callable[[int], None] | None = None, vcd: Path | None = None
+    ) -> tuple[bool, int, int]:
+        """Run it: whether it is bit-exact, its cycles, and the words it moved; may write waveforms."""
         programs = BatchPrograms(self.design, self.cores, self.memory).batch(self.phase)
         dram = self.memory.filled(self.images, self.grads)
         bench = simulator(self.cores, self.timing)
+        if isinstance(bench, Bench):
+            bench.vcd = vcd
         traces = bench.run({unit: program.descriptors for unit, program in programs.items()}, dram, tell)
         cycles = max(trace.cycles for trace in traces.values()) - self.prepare_cycles
         moved = sum(trace.read_words + trace.written_words for trace in traces.values())
@@ -190,10 +195,14 @@ def layer_program(
 
 
 def run_layer(
-    op: LayerOp, program: LayerProgram, simulator: Simulator, tell: Callable[[int], None] | None = None
+    op: LayerOp,
+    program: LayerProgram,
+    simulator: Simulator,
+    tell: Callable[[int], None] | None = None,
+    vcd: Path | None = None,
 ) -> LayerRun:
-    """Run a compiled layer on the RTL."""
-    exact, cycles, moved = program.run(simulator, tell)
+    """Run a compiled layer on the RTL; Amaranth's simulator can write its waveforms to a file."""
+    exact, cycles, moved = program.run(simulator, tell, vcd)
     macs = _macs(op, program)
     return LayerRun(
         bit_exact=exact,

@@ -10,18 +10,21 @@ _FEW_CYCLES = 2_000
 
 
 def choose_simulator(
-    cycles: int, cores: Mapping[str, CoreGeometry], tell: Callable[[str], None]
+    cycles: int, cores: Mapping[str, CoreGeometry], tell: Callable[[str], None], waveforms: bool = False
 ) -> type[Bench] | type[VerilatedBench]:
-    """Verilator if it is installed and compiling the design pays; otherwise Amaranth's simulator."""
+    """Verilator if it is installed and compiling pays; otherwise, and for waveforms, Amaranth's simulator."""
     if cycles <= _FEW_CYCLES:
         return Bench
-    if has_verilator():
+    if has_verilator() and not waveforms:
         return VerilatedBench
     pes = sum(core.rows * core.columns for core in cores.values())
     minutes = cycles * (12 + pes) / (24 * 60 * Bench.cycles_per_second)
     if minutes > 1:
-        tell(
-            f"verilator is missing, so Amaranth's simulator takes roughly {minutes:,.0f} minutes; on Debian: "
-            "apt-get install verilator g++ make; or choose a smaller layer, batch or array"
+        why = (
+            "waveforms need Amaranth's simulator, which"
+            if waveforms
+            else "verilator is missing, and Amaranth's simulator"
         )
+        remedy = "" if waveforms else "on Debian: apt-get install verilator g++ make; or "
+        tell(f"{why} takes roughly {minutes:,.0f} minutes; {remedy}choose a smaller layer, batch or array")
     return Bench

@@ -2,7 +2,9 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -54,6 +56,8 @@ class Bench:
         self.cores, self.timing, self.stalls, self.seed = dict(cores), timing or Timing(), stalls, seed
         self._channels: dict[str, _Channels] = {}
         self._simulator: Simulator | None = None
+        self.vcd: Path | None = None
+        """Where `run` writes waveforms, if anywhere."""
 
     def run(
         self,
@@ -74,16 +78,20 @@ class Bench:
                 self._simulator.add_process(self._process(unit, getattr(design, unit)))
         else:
             self._simulator.reset()
+        with self._simulator.write_vcd(str(self.vcd)) if self.vcd else nullcontext():
+            self._clock(self._simulator, tell)
+        return {
+            unit: Trace(state.last + 1, state.read_words, state.written_words) for unit, state in self._channels.items()
+        }
+
+    def _clock(self, simulator: Simulator, tell: Callable[[int], None] | None) -> None:
         told = 0
         while not all(state.done for state in self._channels.values()):
-            self._simulator.advance()
+            simulator.advance()
             now = max(state.cycle for state in self._channels.values())
             if tell is not None and now >= told + 100:
                 told = now
                 tell(now)
-        return {
-            unit: Trace(state.last + 1, state.read_words, state.written_words) for unit, state in self._channels.items()
-        }
 
     def _process(self, unit: str, ports: Any) -> Callable[[Any], Any]:
         async def process(context: Any) -> None:
