@@ -183,7 +183,10 @@ def test_a_number_that_is_not_finite_stops_the_rank_that_sees_it(where: str, tex
 def test_the_pipeline_of_the_docs_runs_under_torchrun(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "cluster.md").read_text(encoding="utf-8")
     script = tmp_path / "pipeline.py"
-    script.write_text(page.split("```python\n")[1].split("```")[0], encoding="utf-8")
+    (code,) = (
+        part.split("```")[0] for part in page.split("```python\n")[1:] if "ScheduleGPipe" in part.split("```")[0]
+    )
+    script.write_text(code, encoding="utf-8")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
