@@ -53,6 +53,13 @@ def test_a_layer_runs_and_is_compared(phase):
     assert all(0 < share < 1 for share in (use.loader, use.drainer))
 
 
+def test_pooled_sums_leave_while_the_array_uses_the_other_sums():
+    """Several tiles of columns, so that the drainer writes pooled sums in the middle of a later tile."""
+    op = replace(OP, shape=LayerShape(4, 12, (4, 4), (3, 3), batch=1))
+    program = layer_program(op, Design.LOW, Phase.GP, small_cores(Design.LOW), Timing(16, 2), grid=2)
+    assert run_layer(op, program, Bench).bit_exact
+
+
 def test_one_wrong_bit_is_seen():
     program = layer_program(OP, Design.LOW, Phase.GP, small_cores(Design.LOW), Timing(), grid=2)
     other = replace(program, images=program.images + 1)

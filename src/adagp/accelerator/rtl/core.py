@@ -150,7 +150,7 @@ class Core(Component):
             halves = []
             for half in (0, 1):
                 bank = place(m, f"outputs_{half}_{c}", platform, Bank, size.sum_width, size.output_depth)
-                drains = ~drainer.idle & (drainer.half == half)
+                drains = drainer.reads_sums & (drainer.half == half)
                 m.d.comb += [
                     bank.read_enable.eq(~drains | drainer.advances),
                     bank.read_address.eq(Mux(drains, drainer.output_address, address)),
