@@ -175,7 +175,9 @@ def kernels(rounds: int) -> int:
             if shape.is_large and exact < GOAL_SPEED_UP * sampled:
                 missing.append(f"{shape.network}, {about}, {layout}: {exact / sampled:.2f} x")
     here = {**describe(CPU), "instructions": instruction_set()}
-    write_json(RESULTS / "sampled-kernels.json", {"environment": here, "rounds": rounds, "rows": rows})
+    write_json(
+        RESULTS / f"sampled-kernels-{instruction_set()}.json", {"environment": here, "rounds": rounds, "rows": rows}
+    )
     print("", f"compiled for {instruction_set()}", *missing, sep="\n")
     return 1 if missing else 0
 

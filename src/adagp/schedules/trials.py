@@ -18,10 +18,11 @@ class Trial:
         other_seconds: Of its forward and of its input gradient.
         exact_seconds: Of its exact weight gradient.
         seconds: Of the sampled one, by rate.
-        added: The squared distance of the sampled weight gradient from the exact one, by rate.
-        spread: Half the squared distance of the exact one from that of the batch before, which is the variance between
-            batches; None where there was none before. (The halves of one batch would not do: where a batch norm ties
-            its samples together, they differ several times as much as batches do.)
+        added: The squared distance of the sampled weight gradient from the exact one, over the square of the latter,
+            by rate.
+        spread: One less the cosine of the exact one with that of the batch before: the share of its square that is
+            noise between batches. None where there was none before. (Squared distances would also see how far the
+            weights have moved, and the halves of a batch are tied together by batch norms.)
     """
 
     other_seconds: float

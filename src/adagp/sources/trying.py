@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import cosine_similarity, linear
 
 from adagp.kernels.geometry import Geometry, geometry
 from adagp.kernels.sampled import Sums, sampled_sums
@@ -56,14 +56,15 @@ def try_rates(
         backward, _ = _timed(layer, lambda: torch.autograd.grad(output, given, grad_output, retain_graph=True))
         seconds, (exact,) = _timed(layer, lambda: torch.autograd.grad(output, weight, grad_output))
     sampled, added = {}, {}
+    square = max(float(exact.square().sum()), torch.finfo(torch.float32).tiny)
     for rate, start in zip(rates, starts, strict=True):
 
         def sample(rate: float = rate, start: float = start) -> Sums:
             return sampled_sums(*seen_by_kernel(layer, layer_input, grad_output), rate, start)
 
         sampled[rate], found = _timed(layer, sample)
-        added[rate] = float((found.weight.view_as(exact) - exact).square().sum())
-    spread = None if previous is None else float((exact - previous).square().sum()) / 2
+        added[rate] = float((found.weight.view_as(exact) - exact).square().sum()) / square
+    spread = None if previous is None else 1 - float(cosine_similarity(exact.flatten(), previous.flatten(), dim=0))
     bias = as_convolution(layer, layer_input, grad_output).grad_output.sum((0, 2, 3), dtype=exact.dtype)
     return Tried(Sums(exact, bias), Trial(forward + backward, seconds, sampled, added, spread))
 
