@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 from torch import Tensor, nn
 
@@ -58,6 +58,7 @@ def can_cut(model: Wired, place: int) -> bool:
     return not early & late and not weights[0] & weights[1] and bool(late)
 
 
+@settings(max_examples=60, deadline=None)
 @given(networks())
 def test_a_cut_is_refused_exactly_where_something_else_crosses(model: Wired) -> None:
     found = trace(model, lambda: model(torch.ones(2, 3)), macs)
