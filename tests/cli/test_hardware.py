@@ -137,8 +137,9 @@ def test_export_writes_a_file_for_each_design(tmp_path):
     done = run("export", "--verilog", str(tmp_path / "out"), "--array", "2x2", "--second-array", "2x2", "--json")
     assert done.exit_code == 0, done.output
     files = json.loads(done.stdout)["files"]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["baseline.v", "efficient.v", "low.v", "max.v"]
-    assert len(files) == 4
+    designs = ["baseline.v", "efficient.v", "low.v", "max.v"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [*designs, "waivers.vlt"]
+    assert len(files) == 5
 
 
 def test_draw_writes_a_picture_of_the_sizes_asked_for(tmp_path):

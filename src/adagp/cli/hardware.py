@@ -268,12 +268,14 @@ def export_command(
     Try:
 
     - `adagp hardware export --verilog out/`: baseline.v, low.v, efficient.v, max.v.
+    - `verilator --lint-only -Wall out/waivers.vlt out/max.v`: the waivers say what of it does not apply, and why.
     """
     del debug
     written = []
     with refusals():
         from adagp.accelerator.rtl.top import Accelerator, geometries
         from adagp.accelerator.rtl.verilog import verilog as converted
+        from adagp.accelerator.rtl.verilog import waivers
         from adagp.training.run.folder import make_folder
 
         sizes = parse_pes("array", array), parse_pes("second_array", second_array)
@@ -283,6 +285,8 @@ def export_command(
         for design, cores in designs.items():
             write_bytes(verilog / f"{design.value}.v", converted(Accelerator(cores)).encode())
             written.append(str(verilog / f"{design.value}.v"))
+        write_bytes(verilog / "waivers.vlt", waivers().encode())
+        written.append(str(verilog / "waivers.vlt"))
     if as_json:
         print_json({"files": written})
         return

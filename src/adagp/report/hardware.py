@@ -138,7 +138,7 @@ def designs_png(array: tuple[int, int], second_array: tuple[int, int], dpi: int 
     figure, panels = figure_with(16, 6.2, 1, 3)
     for axes, (design, title) in zip(panels, _TITLES.items(), strict=True):
         axes.set_xlim(0, 10)
-        axes.set_ylim(0, 12)
+        axes.set_ylim(-0.5, 12)
         axes.axis("off")
         axes.set_title(title, fontsize=13, color=_LINE)
         cores = geometries(design, array, second_array)
@@ -157,15 +157,20 @@ def _core(axes: Any, bottom: float, core: "CoreGeometry", added: bool) -> None:
     """Draw one core, 5.3 high from `bottom`."""
     colour = _ADDED if added else _BASE
     middle = bottom + 2.55
-    _box(axes, 1.9, bottom + 4.5, 7.9, 0.8, "controller: descriptors in, addresses out", colour)
+    _box(axes, 1.9, bottom + 4.5, 7.9, 0.8, "dispatcher; loader, array and drainer at work at once", colour)
     _box(axes, 1.9, bottom + 1.5, 1.7, 2.1, f"input buffer\n{core.rows} banks x\n{core.input_depth:,} words", colour)
     _box(axes, 4.1, bottom + 1.5, 2.0, 2.1, f"{core.rows} x {core.columns}\nPEs", colour)
     _box(
-        axes, 6.6, bottom + 1.5, 1.6, 2.1, f"output buffer\n{core.columns} banks x\n{core.output_depth:,} sums", colour
+        axes,
+        6.6,
+        bottom + 1.5,
+        1.6,
+        2.1,
+        f"output buffer\n{core.columns} banks x\n2 x {core.output_depth:,}",
+        colour,
     )
     _box(axes, 8.6, bottom + 1.5, 1.2, 2.1, f"{core.columns} lanes:\nround,\nReLU,\nupdate", colour)
-    name = "predictor weights\n" if added else "weight buffer\n"
-    _box(axes, 4.1, bottom, 2.0, 1.0, f"{name}{core.columns} x {core.weight_depth:,}", colour)
+    _box(axes, 4.1, bottom, 2.0, 1.0, f"weight buffer\n{core.columns} x {core.weight_depth:,}", colour)
     _arrow(axes, (1.3, middle), (1.9, middle))
     _arrow(axes, (3.6, middle), (4.1, middle))
     _arrow(axes, (6.1, middle + 0.4), (6.6, middle + 0.4))
@@ -179,15 +184,14 @@ def _core(axes: Any, bottom: float, core: "CoreGeometry", added: bool) -> None:
     if core.pool_depth:
         _box(axes, 8.6, bottom + 3.65, 1.2, 0.6, "pool", _ADDED)
     if core.predictor_depth:
-        label = f"predictor weights\n{core.columns} x {core.predictor_depth:,}"
+        label = f"predictor weights\n{core.predictor_banks} x {core.predictor_depth:,}"
         _box(axes, 6.6, bottom, 2.0, 1.0, label, _ADDED)
         _line(axes, [7.0, 7.0, 5.7], [bottom + 1.0, bottom + 1.12, bottom + 1.12])
         _arrow(axes, (5.7, bottom + 1.12), (5.7, bottom + 1.5))
         _line(axes, [1.3, 7.6, 7.6], [bottom - 0.35, bottom - 0.35, bottom - 0.2])
         _arrow(axes, (7.6, bottom - 0.3), (7.6, bottom))
-    if added or core.predictor_depth:  # updated where they are
-        place = 5.8 if added else 8.2
-        _arrow(axes, (place, bottom + 1.25), (place, bottom + 1.0))
+    if core.predictor_depth:  # updated where they are
+        _arrow(axes, (8.2, bottom + 1.25), (8.2, bottom + 1.0))
 
 
 def _box(axes: Any, left: float, bottom: float, width: float, height: float, text: str, colour: str) -> None:

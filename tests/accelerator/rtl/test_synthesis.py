@@ -13,7 +13,7 @@ from adagp.accelerator.rtl.synthesis import synthesise
 from adagp.accelerator.rtl.systolic_array import SystolicArray
 from adagp.accelerator.rtl.tools import ToolError, run_yosys
 from adagp.accelerator.rtl.top import Accelerator, geometries
-from adagp.accelerator.rtl.verilog import verilog
+from adagp.accelerator.rtl.verilog import verilog, waivers
 
 needs_cells = pytest.mark.skipif(
     not synthesis.LIBERTY.is_file(),
@@ -69,7 +69,11 @@ def test_exported_verilog_passes_a_linter_and_says_what_it_is(design, tmp_path):
     )
     path = tmp_path / "design.v"
     path.write_text(text)
-    for tool, *arguments in (("iverilog", "-g2005", "-t", "null"), ("verilator", "--lint-only", "-Wno-fatal")):
+    (tmp_path / "waivers.vlt").write_text(waivers())
+    for tool, *arguments in (
+        ("iverilog", "-g2005", "-t", "null"),
+        ("verilator", "--lint-only", "-Wall", "--top-module", "accelerator", str(tmp_path / "waivers.vlt")),
+    ):
         if shutil.which(tool):
             done = subprocess.run([tool, *arguments, str(path)], capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
