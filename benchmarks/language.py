@@ -46,6 +46,15 @@ def cnn() -> Case:
     return Case(model, optimizer, lambda: nn.functional.cross_entropy(model(images), labels))
 
 
+def demo() -> Case:
+    """The network of `make demo`, on images of MNIST-5k's size."""
+    recipe = load_preset("demo").recipe
+    model = models.build(recipe.model, in_channels=1).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    images, labels = torch.randn(recipe.batch_size, 1, 28, 28), torch.randint(0, 10, (recipe.batch_size,))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=recipe.weight_decay)
+    return Case(model, optimizer, lambda: nn.functional.cross_entropy(model(images), labels))
+
+
 def transformer() -> Case:
     """The Transformer of `multi30k-transformer-tuned`."""
     sizes = load_preset("multi30k-transformer-tuned").recipe.sizes
@@ -77,7 +86,7 @@ def llama() -> Case:
     return Case(model, optimizer, lambda: model(input_ids=tokens, labels=tokens, use_cache=False).loss)
 
 
-CASES = {case.__name__: case for case in (cnn, transformer, gpt, llama)}
+CASES = {case.__name__: case for case in (cnn, demo, transformer, gpt, llama)}
 
 
 def _next_tokens(logits: Tensor, tokens: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ def test_own_source_and_predictor_are_used(run_example: Callable[..., str]) -> N
     cosines = [float(re.findall(r"gradient (-?[\d.]+)$", line)[0]) for line in layers]
     assert len(cosines) == 2
     assert min(cosines) > 0.5
-    assert known == "known predictors: trusted, paper, literal, backward-map"
+    assert known == "known predictors: trusted, paper, literal, label-aware, backward-map"
 
 
 @pytest.mark.usefixtures("_registered")

@@ -113,7 +113,8 @@ def _on_fpga(cells: Mapping[str, int]) -> dict[str, int]:
 
 def _in_standard_cells(cells: Mapping[str, int]) -> dict[str, int]:
     areas = _areas(LIBERTY.read_text())
-    unknown = [cell for cell in cells if cell not in areas and not cell.startswith("$mem")]
+    # Newer versions of yosys leave a $scopeinfo for each module that was flattened; it has no gates.
+    unknown = [cell for cell in cells if cell not in areas and not cell.startswith(("$mem", "$scopeinfo"))]
     if unknown:
         raise ToolError(f"yosys left cells that the library does not have: {', '.join(unknown)}")
     used = {cell: number for cell, number in cells.items() if cell in areas}
