@@ -97,7 +97,8 @@ def both(rank: int, count: int, predictor: str, steps: int, units: str) -> dict[
     [
         (2, "trusted", 32, "modules"),
         (2, "paper", 32, "whole"),
-        (4, "trusted", 32, "reshard"),
+        (2, "trusted", 24, "reshard"),
+        pytest.param(4, "trusted", 32, "reshard", marks=pytest.mark.slow),
         pytest.param(2, "trusted", 300, "modules", marks=pytest.mark.slow),
         pytest.param(4, "trusted", 300, "modules", marks=pytest.mark.slow),
         pytest.param(4, "paper", 300, "reshard", marks=pytest.mark.slow),

@@ -90,7 +90,7 @@ def test_a_folder_that_others_prepared_is_not_used(no_home: Path, kind: str) -> 
     "arguments",
     [
         "train --method topk --data digits --epochs 1 --train-limit 64 --test-limit 32 --out {folder}/run",
-        "schedule show --schedule 3 --picture {folder}/schedule.png",
+        pytest.param("schedule show --schedule 3 --picture {folder}/schedule.png", marks=pytest.mark.slow),
         "data",
     ],
 )

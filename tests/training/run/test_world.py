@@ -117,6 +117,7 @@ def test_ctrl_c_leaves_a_run_that_another_number_of_ranks_can_finish(tmp_path: P
     assert len(result(tmp_path / "run")["scores"]) == 2
 
 
+@pytest.mark.slow
 def test_a_folder_in_use_stops_every_rank_with_one_message(tmp_path: Path) -> None:
     (tmp_path / "recipe.json").write_text("{}")
     code, _, err = finish(start(2, *OPTIONS, "--out", str(tmp_path)))
