@@ -199,9 +199,11 @@ def test_train_uses_the_plan_and_resumes_with_it(folder: Path, monkeypatch: pyte
 
 def test_train_by_a_written_plan(folder: Path) -> None:
     assert ask("--model", "cnn", "--data", "digits", "--batch-size", "32", "--plan", "plan.txt")[0] == 0
-    code, out, err = run("train", *TRAIN, "--method", "table", "--schedule", "plan.txt", "--json")
+    code, out, err = run("train", *TRAIN, "--schedule", "plan.txt", "--json")
     assert code == 0, err
-    assert json.loads(out)["recipe"]["schedule"] == (folder / "plan.txt").read_text()
+    recipe = json.loads(out)["recipe"]
+    assert recipe["method"] == "table"
+    assert recipe["schedule"] == (folder / "plan.txt").read_text()
 
 
 def test_compare_takes_the_advised_method(folder: Path) -> None:

@@ -77,7 +77,7 @@ def advise_command(
         bool, typer.Option("--compile", help="Also measure torch.compile, however long it takes to start.")
     ] = False,
     plan: Annotated[
-        Path | None, typer.Option(help="Write the plan that pays into this file, a table for `train --method table`.")
+        Path | None, typer.Option(help="Write the plan that pays into this file, a table for `train --schedule`.")
     ] = None,
     stages: Annotated[
         int | None, typer.Option(min=2, help="Also compute the bubbles of a pipeline of this number of stages.")
@@ -105,7 +105,7 @@ def advise_command(
     - `adagp advise --html advice.html`: a page with pictures.
     - `torchrun --nproc-per-node 2 -m adagp advise ...`: also the bytes and the time of messages between the ranks.
     - `adagp advise --stages 4 --microbatches 8`: also the bubbles, were the model cut into a pipeline.
-    - `adagp advise --plan mine.txt`, then `adagp train --method table --schedule mine.txt`: use the plan.
+    - `adagp advise --plan mine.txt`, then `adagp train --schedule mine.txt`: use the plan.
     """
     del debug
     check_folders(plan, html)

@@ -15,17 +15,19 @@ ADVISE = "advise"
 SECONDS = 60.0
 
 
-def without_advise(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Recipe fields with `--schedule advise` written as method `advised`.
+def with_method_of_schedule(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Recipe fields with the method that their schedule means: `advised` for `--schedule advise`, `table` for a file.
 
     Raises:
-        RecipeError: When another method is named beside it.
+        RecipeError: When another method is named beside `--schedule advise`.
     """
     fields = dict(given)
     if fields.get("schedule") == ADVISE:
         del fields["schedule"]
         if fields.setdefault("method", "advised") != "advised":
             raise RecipeError(f"schedule advise contradicts method {fields['method']}: leave the method out")
+    elif "\n" in (fields.get("schedule") or ""):  # the text of a table
+        fields.setdefault("method", "table")
     return fields
 
 

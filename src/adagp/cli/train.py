@@ -6,7 +6,7 @@ import typer
 
 from adagp import data, models
 from adagp.cli import options
-from adagp.cli.advising import SECONDS, with_plan, without_advise
+from adagp.cli.advising import SECONDS, with_method_of_schedule, with_plan
 from adagp.cli.common import command, print_json, print_table
 from adagp.cli.display import Display
 from adagp.cli.session import RecipeOptions, RunOptions, chosen_device, default_folder, resumable
@@ -99,7 +99,7 @@ def _recipe(chosen: RecipeOptions, method: str | None, seed: int | None, resumed
     given = chosen.fields(method=method, seed=seed)
     if resumed is not None and not given and not chosen.names_base:
         return RunFolder(resumed).recipe()
-    return Recipe.from_mapping(without_advise(given), chosen.base().recipe)
+    return Recipe.from_mapping(with_method_of_schedule(given), chosen.base().recipe)
 
 
 def _check(recipe: Recipe) -> None:

@@ -55,9 +55,11 @@ def build_schedule(recipe: Recipe, model: nn.Module, total_steps: int, steps_per
             layers = schedules.layer_names(model, recipe.include or "Conv[12]d|Linear", recipe.exclude)
             return schedules.economical(layers, first=min(20, total_steps // 10))
         case Planning.TABLE:
-            return schedules.from_table(
-                recipe.schedule or "", schedules.layer_names(model, recipe.include, recipe.exclude)
-            )
+            names = schedules.layer_names(model, recipe.include, recipe.exclude)
+            try:
+                return schedules.from_table(recipe.schedule or "", names)
+            except ValueError as error:
+                raise ValueError(f"schedule, {error}") from error
 
 
 def sampled_layers(recipe: Recipe, model: nn.Module) -> list[str]:
