@@ -9,6 +9,7 @@ from adagp.cli.commands import COMMANDS
 from adagp.cli.reproduce.app import RESULTS
 from adagp.reproduce.accuracy import PAPER_TABLE_1
 from adagp.reproduce.numbers import Row, Verdict, accuracy, approximation, hardware, method, numbers, page
+from adagp.reproduce.numbers.hardware import OURS_4, OURS_5
 
 PAGE = Path(__file__).parents[3] / "docs" / "paper-numbers.md"
 
@@ -59,3 +60,17 @@ def test_commands_of_the_page_exist() -> None:
 @pytest.mark.slow
 def test_the_page_is_what_the_command_writes() -> None:
     assert page(numbers()) == PAGE.read_text(encoding="utf-8")
+
+
+def test_recorded_resources_are_those_of_the_hardware_page() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "hardware.md").read_text(encoding="utf-8")
+    names = {"Baseline": "baseline", "LOW": "low", "Efficient": "efficient", "MAX": "max"}
+    tables = {"Table 4, ": OURS_4, "Table 5, ": OURS_5}
+    for title, recorded in tables.items():
+        lines = [line for line in page.split(title)[1].split("\n\n")[1].splitlines() if line.startswith("|")][2:]
+        cells = [[cell.strip().replace(",", "") for cell in line.strip("|").split("|")] for line in lines]
+        found = {names[name]: rest for name, *rest in cells}
+        for design, ours in recorded.items():
+            shown = found[design.value]
+            expected = [str(value) for value in ours] if isinstance(ours, tuple) else [str(ours)]
+            assert shown[: 2 * len(expected) : 2] == expected, (title, design)
