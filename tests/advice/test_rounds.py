@@ -5,7 +5,8 @@ from math import exp
 
 import pytest
 
-from adagp.advice.rounds import Candidate, measure
+from adagp.advice.estimate import PLACEMENT
+from adagp.advice.rounds import LEAST_ROUNDS, Candidate, measure
 
 
 class FakeMachine:
@@ -93,6 +94,19 @@ def test_a_hopeless_candidate_leaves_its_time_to_the_others() -> None:
     assert rounds.speed_up("c", "a").is_slower
 
 
+def test_where_time_is_short_the_slowest_have_one_turn() -> None:
+    """A warm-up and a round of all take 16 of 23 seconds; without `slow` two more rounds fit, with it they do not."""
+    machine = FakeMachine()
+    lengths = {"a": 1.0, "slow": 5.0, "b": 0.9, "c": 1.1}
+    candidates = [Candidate(name, machine.taking(seconds)) for name, seconds in lengths.items()]
+    rounds = measure(candidates, machine.clock, 23.0)
+    assert [sorted(one) for one in rounds.seconds] == [sorted(lengths)] + (LEAST_ROUNDS - 1) * [["a", "b", "c"]]
+    assert rounds.speed_up("b", "a").is_faster
+    assert rounds.speed_up("slow", "a").text() == "unknown"
+    hurried = measure(candidates, machine.clock, machine.now)
+    assert [sorted(one) for one in hurried.seconds] == [sorted(lengths)], "every candidate has its one turn"
+
+
 @pytest.mark.parametrize("noise", [0.02, 0.2, 1.0])
 def test_no_false_promise_on_a_busy_machine(noise: float) -> None:
     """Options that change nothing, on 40 machines: at most as many promises as the confidence allows."""
@@ -114,5 +128,5 @@ def test_noise_widens_intervals() -> None:
         found = rounds.speed_up("b", "a")
         widths.append(found.high / found.low)
     assert widths == sorted(widths)
-    assert widths[0] == pytest.approx(1.0)
+    assert widths[0] == pytest.approx(PLACEMENT**2)
     assert widths[2] > widths[1] * 1.05

@@ -21,12 +21,13 @@ def test_only_what_was_ordered_beyond_doubt_can_be_wrong() -> None:
     rows = [row("a", (1.3, 1.4), 1.1), row("b", (1.0, 1.1), 1.2), row("c", (1.05, 1.35), 0.9)]
     assert advise.wrong_order(rows) == ["a before b"]
     followed = {"option": "a", "predicted": 0.1, "measured": 0.12, "off": 0.2}
-    result = {"options": rows, "wrong_order": ["a before b"], "followed": followed}
+    result = {"options": rows, "wrong_order": ["a before b"], "followed": followed, "drift": 0.06}
     assert advise.failures({"net": result}) == [
         "net: a is off by -18.5 %",
         "net: b is off by +14.3 %",
         "net: c is off by -25.0 %",
         "net: a batch with a is off by +20.0 %",
+        "net: the machine changed by +6 % in the last of 3 tries: find a quiet one",
         "net: a before b",
     ]
 
@@ -35,13 +36,22 @@ def test_unknown_predicts_nothing() -> None:
     unknown = row("a", (1.3, 1.4), 0.5)
     unknown["predicted"] = {"ratio": 1.3, "low": None, "high": None}
     followed = {"option": "as it is", "predicted": 0.1, "measured": 0.1, "off": 0.0}
-    assert advise.failures({"net": {"options": [unknown], "wrong_order": [], "followed": followed}}) == []
+    assert (
+        advise.failures({"net": {"options": [unknown], "wrong_order": [], "followed": followed, "drift": -0.05}}) == []
+    )
 
 
 def test_seconds_and_order_are_printed() -> None:
     followed = {"option": "a", "predicted": 0.1, "measured": 0.12, "off": 0.2}
-    result = {"options": [row("a", (1.3, 1.4), 1.1)], "wrong_order": [], "followed": followed}
-    assert advise.table({"net": result}).splitlines()[-1] == "| net | a | 100.0 | 120.0 | +20.0 % | right |"
+    result = {"options": [row("a", (1.3, 1.4), 1.1)], "wrong_order": [], "followed": followed, "drifts": [0.2, 0.0]}
+    assert advise.table({"net": result}).splitlines()[-1] == "| net | a | 100.0 | 120.0 | +20.0 % | right | 2 |"
+
+
+@pytest.mark.parametrize(("drifts", "used"), [([0.01], 1), ([0.2, -0.04], 2), ([0.2, -0.3, 0.1, 0.0], 3)])
+def test_a_comparison_counts_where_the_control_stayed(drifts: list[float], used: int) -> None:
+    turns = iter(drifts)
+    found = advise.check_on_a_steady_machine("net", 1.0, lambda name, seconds: {"drift": next(turns)})
+    assert (found["drift"], found["drifts"]) == (drifts[used - 1], drifts[:used])
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

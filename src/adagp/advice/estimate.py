@@ -8,8 +8,10 @@ from typing import Any
 
 LEVEL = 0.99
 """Confidence of an interval. About ten options are judged at once: with 95 % each, one false promise would be usual."""
+PLACEMENT = 1.03
+"""How far a new process, or another place in memory, moves a ratio by itself. No number of rounds averages it out."""
 RESOLUTION = 0.02
-"""The smallest relative difference that is worth asking for."""
+"""The smallest relative difference beyond `PLACEMENT` that is worth asking for."""
 # Student's distribution, two-sided at LEVEL, by degrees of freedom: order statistics need eight values.
 _STUDENT = {2: 9.925, 3: 5.841, 4: 4.604, 5: 4.032, 6: 3.707}
 _NORMAL = 2.576
@@ -26,7 +28,7 @@ class Estimate:
         low: Lower end of the interval.
         high: Upper end of the interval.
         rounds: Rounds measured.
-        seconds_needed: About how long all rounds would take together until a difference like this one, or of 2 %,
+        seconds_needed: About how long all rounds would take together until a difference like this one, or of 5 %,
             would be seen.
     """
 
@@ -64,15 +66,15 @@ class Estimate:
 
 
 def estimate(ratios: Sequence[float], round_seconds: float) -> Estimate:
-    """What some rounds say about a ratio.
+    """What some rounds say about a ratio: the interval of their median, wider by `PLACEMENT` on both sides.
 
     Args:
         ratios: One for each round.
         round_seconds: How long a round takes, with everything measured in it.
     """
     low, high = interval(ratios)
-    middle = median(ratios)
-    return Estimate(middle, low, high, len(ratios), _seconds_needed(ratios, round_seconds))
+    rounds, needed = len(ratios), _seconds_needed(ratios, round_seconds)
+    return Estimate(median(ratios), low / PLACEMENT, high * PLACEMENT, rounds, needed)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
@@ -111,6 +113,6 @@ def _seconds_needed(ratios: Sequence[float], round_seconds: float) -> float:
     if len(ratios) < 3:
         return 8 * round_seconds
     logs = [log(value) for value in ratios]
-    difference = max(abs(median(logs)), log(1 + RESOLUTION))
+    difference = max(abs(median(logs)) - log(PLACEMENT), log(1 + RESOLUTION))
     rounds = ceil((_NORMAL * _MEDIAN_FACTOR * stdev(logs) / difference) ** 2)
     return max(rounds, 8) * round_seconds

@@ -60,9 +60,17 @@ class Rounds:
         ratios = [one[over] / one[name] for one in self.seconds if name in one]
         return estimate(ratios, self.spent / len(self.seconds))
 
+    def expected(self, candidates: Sequence[Candidate]) -> float:
+        """The mean seconds of a round of these candidates, with what is not timed."""
+        timed = sum(one[candidate.name] for one in self.seconds for candidate in candidates)
+        all_timed = sum(sum(one.values()) for one in self.seconds)
+        return (timed + self.spent - all_timed) / len(self.seconds)
 
-LEAST_BATCHES = 4
-"""Batches of a candidate from which something can be told: one to warm up, and three rounds."""
+
+LEAST_ROUNDS = 3
+"""Rounds from which something can be told."""
+LEAST_BATCHES = 1 + LEAST_ROUNDS
+"""Batches of a candidate from which something can be told: one to warm up, and the rounds."""
 
 
 def affordable(batch_seconds: float, seconds: float) -> int:
@@ -78,7 +86,10 @@ def measure(
     tick: Callable[[], None] = lambda: None,
     seed: int = 0,
 ) -> Rounds:
-    """Run one untimed round and then timed ones until the deadline, but at least one.
+    """Run one round to warm up and then others until the deadline, but at least one.
+
+    Where there is no time for `LEAST_ROUNDS` of all, the slowest candidates have one turn only: the others are then
+    known, instead of none.
 
     Args:
         candidates: The first is what the others are compared with; its errors are not caught.
@@ -92,7 +103,7 @@ def measure(
     order = random.Random(seed)
     while len(result.seconds) < MOST_ROUNDS:
         begin = clock()
-        if result.seconds and begin + result.spent / len(result.seconds) > deadline:
+        if result.seconds and begin + result.expected(working) > deadline:
             break
         found = {}
         for candidate in order.sample(working, len(working)):
@@ -104,7 +115,20 @@ def measure(
         result.seconds.append(found)
         result.spent += clock() - begin
         working = [one for one in working if one is working[0] or not _is_clear(one, working[0], result)]
+        if len(result.seconds) == 1:
+            working = _quickest(working, result, deadline - clock())
     return result
+
+
+def _quickest(candidates: list[Candidate], so_far: Rounds, left: float) -> list[Candidate]:
+    """The candidates without the slowest, so that the least number of rounds fits into the time that is left.
+
+    The reference stays, and one beside it.
+    """
+    kept = sorted(candidates[1:], key=lambda one: so_far.seconds[0][one.name])
+    while len(kept) > 1 and (LEAST_ROUNDS - 1) * so_far.expected([candidates[0], *kept]) > left:
+        kept.pop()
+    return [one for one in candidates if one is candidates[0] or one in kept]
 
 
 def _is_clear(candidate: Candidate, reference: Candidate, so_far: Rounds) -> bool:
