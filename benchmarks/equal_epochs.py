@@ -11,7 +11,6 @@ Every run is a folder below RUNS. Several processes may share the work, and any 
 delete their lines there to do so. `--table` prints what is there. Data: the folder named by ADAGP_DATA.
 """
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 
 from adagp.training import Recipe
 from adagp.training.recipe_files import load_preset
-from benchmarks.study import RESULTS, SEEDS, Study
+from benchmarks.study import RESULTS, SEEDS, Study, study_command
 
 COLLECTED = RESULTS / "equal_epochs.json"
 TRAIN, EPOCHS = 12_800, 8
@@ -139,18 +138,7 @@ class EqualEpochs(Study[Case]):
 
 def main() -> None:
     """Run what is missing, or print what is there."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path)
-    parser.add_argument("--table", action="store_true", help="print what is there")
-    parser.add_argument("--collect", action="store_true", help="add what is finished to benchmarks/results")
-    options = parser.parse_args()
-    study = EqualEpochs(options.runs)
-    if options.collect:
-        study.collect()
-    elif options.table:
-        study.table()
-    else:
-        study.run_all()
+    study_command(__doc__, lambda given: EqualEpochs(given.runs))
 
 
 if __name__ == "__main__":

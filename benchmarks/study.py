@@ -1,8 +1,9 @@
 """Many trainings by recipes, in any number of processes, each of which may be stopped at any time."""
 
+import argparse
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -42,16 +43,20 @@ class Study(ABC, Generic[C]):
     def __init__(self, folder: Path, collected: Path) -> None:
         """Neither need exist yet."""
         self.folder, self._file = folder, collected
-        self._collected: dict[str, dict[str, float]] = json.loads(collected.read_text()) if collected.exists() else {}
+        self._collected: dict[str, dict[str, Any]] = json.loads(collected.read_text()) if collected.exists() else {}
 
     @abstractmethod
     def cases(self) -> Iterator[C]:
         """What is to be run, in order of weight; later cases may depend on the results of earlier ones."""
 
-    def result(self, case: C) -> dict[str, float] | None:
+    @abstractmethod
+    def table(self) -> None:
+        """Print what is there."""
+
+    def result(self, case: C) -> dict[str, Any] | None:
         """The scores of a finished case."""
         path = self.folder / case.folder / "scores.json"
-        found: dict[str, float] | None = json.loads(path.read_text()) if path.exists() else None
+        found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
         return found or self._collected.get(case.folder)
 
     def collect(self) -> None:
@@ -99,25 +104,32 @@ class Study(ABC, Generic[C]):
         try:
             result = train(run, folder, Session(checkpoint_seconds=60))
         except DivergedError:
-            scores = {"validation": 0.0, "test": 0.0}
+            scores: dict[str, Any] = {"validation": 0.0, "test": 0.0}
         else:
             scores = accuracies(run, dataset) if isinstance(dataset, DataSet) else {"test": result["scores"][-1]}
+            scores["curve"] = result["scores"]
         (self.folder / case.folder / "scores.json").write_text(json.dumps(scores))
         print(case.folder, scores, flush=True)
 
-    def groups(self) -> dict[C, list[dict[str, float]]]:
+    def groups(self) -> dict[C, list[dict[str, Any]]]:
         """The results of all finished cases, those that differ by the seed alone together."""
-        found: dict[C, list[dict[str, float]]] = {}
+        found: dict[C, list[dict[str, Any]]] = {}
         for case in dict.fromkeys(self.cases()):
             if (result := self.result(case)) is not None:
                 found.setdefault(replace(case, seed=0), []).append(result)  # type: ignore[type-var]
         return found
 
 
-def accuracies(run: Run, dataset: DataSet) -> dict[str, float]:
-    """Accuracy in per cent on validation and test images, neither of which the run has trained on."""
+def accuracies(run: Run, dataset: DataSet) -> dict[str, Any]:
+    """Accuracy in per cent on validation and test images, neither of which the run has trained on.
+
+    A run on all images has none left for validation.
+    """
+    if run.recipe.train_limit is None:
+        run.model.eval()
+        return {"test": _accuracy(run, dataset, dataset.test)}
     if isinstance(dataset.train.images, Tensor):
-        seen = run.recipe.train_limit or 0
+        seen = run.recipe.train_limit
         validation, test = _part(dataset.train, slice(seen, seen + VALIDATION)), dataset.test
     else:
         dataset = dataset.resized(run.recipe.image_size or dataset.size)
@@ -141,3 +153,27 @@ def _accuracy(run: Run, dataset: DataSet, split: Any) -> float:
         right += int((run.model(x.contiguous(memory_format=torch.channels_last)).argmax(1) == y).sum())
         seen += len(y)
     return 100 * right / seen
+
+
+def study_command(description: str | None, build: Callable[[argparse.Namespace], Study[Any]], **options: Any) -> None:
+    """Run what is missing of a study, print what is there, or collect it.
+
+    Args:
+        description: The help.
+        build: Makes the study from the options; `runs` is its folder.
+        **options: What `add_argument` takes, by the name of further options.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path)
+    for name, values in options.items():
+        parser.add_argument(f"--{name}", **values)
+    parser.add_argument("--table", action="store_true", help="print what is there")
+    parser.add_argument("--collect", action="store_true", help="add what is finished to benchmarks/results")
+    given = parser.parse_args()
+    study = build(given)
+    if given.collect:
+        study.collect()
+    elif given.table:
+        study.table()
+    else:
+        study.run_all()

@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import mean
 
 from adagp.training import Recipe
-from benchmarks.study import RESULTS, SEEDS, Study
+from benchmarks.study import RESULTS, SEEDS, Study, study_command
 
 EPOCHS = 8
 COLLECTED = RESULTS / "time_to_accuracy.json"
@@ -137,20 +137,12 @@ class TimeToAccuracy(Study[Case]):
 
 def main() -> None:
     """Run what is missing, or print what is there."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path)
-    parser.add_argument("--networks", nargs="*", default=[network.name for network in NETWORKS])
-    parser.add_argument("--table", action="store_true", help="print what is there")
-    parser.add_argument("--collect", action="store_true", help="add what is finished to benchmarks/results")
-    options = parser.parse_args()
-    networks = tuple(network for network in NETWORKS if network.name in options.networks)
-    study = TimeToAccuracy(options.runs, networks)
-    if options.collect:
-        study.collect()
-    elif options.table:
-        study.table()
-    else:
-        study.run_all()
+    names = [network.name for network in NETWORKS]
+
+    def build(given: argparse.Namespace) -> TimeToAccuracy:
+        return TimeToAccuracy(given.runs, [network for network in NETWORKS if network.name in given.networks])
+
+    study_command(__doc__, build, networks={"nargs": "+", "default": names, "choices": names, "help": "which networks"})
 
 
 if __name__ == "__main__":
