@@ -20,7 +20,8 @@ def covered_layers(setup: Setup, progress: Progress) -> list[Layer]:
 
 def active_layers(setup: Setup, progress: Progress) -> list[Layer]:
     """The covered layers that are not frozen now."""
-    return [layer for layer in covered_layers(setup, progress) if layer.weight.requires_grad]
+    known = progress.layers
+    return [layer for layer in setup.layers if layer.weight.requires_grad and not known[layer.name].dropped]
 
 
 def parameters_without_source(setup: Setup, progress: Progress) -> Iterator[tuple[str, nn.Parameter]]:

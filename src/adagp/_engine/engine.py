@@ -1,8 +1,7 @@
 """`AdaGP`: attaches to a model and an optimizer, and runs batches under the schedule's plans."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import FunctionType
 from typing import Any, TypeVar, TypeVarTuple, cast, overload
@@ -27,7 +26,7 @@ from adagp._engine.capture.hooks import (
 )
 from adagp._engine.coverage import coverage, covered_layers
 from adagp._engine.finite import NonFiniteError
-from adagp._engine.planning import next_plan
+from adagp._engine.planning import Planner
 from adagp._engine.probe import probe
 from adagp._engine.progress import LayerProgress, Progress
 from adagp._engine.scaling import Backward
@@ -90,6 +89,7 @@ class AdaGP:
         options = Options(immediate, skip_forward, stop_on_nonfinite, timer)
         self._setup = set_up(model, optimizer, schedule, predictor, sources or {}, include, exclude, options)
         self._progress = Progress({layer.name: LayerProgress() for layer in self._setup.layers})
+        self._planner = Planner(self._setup, self._progress)
         self._current = Current()
         self._begun: Batch | None = None  # some of its micro-batches are done
         self._hooks = self._hook_in()
@@ -293,34 +293,30 @@ class AdaGP:
         self, batch: Batch, closure: Callable[[float], Any], backward: Backward | None
     ) -> tuple[Batch, Any]:
         is_first = not batch.has_begun
-        with self._explained_loss(batch, closure), batch:
-            if not batch.needs_forward:
-                return batch, None
-            with _explained_gp(batch):
-                result = closure(batch.scale)
-            if (
-                is_first
-                and not batch.ran_local
-                and any(parameter.grad is not None for parameter in self._setup.parameters())
-            ):
-                raise RuntimeError("the closure called backward, which gp.step does itself: return the loss, no more")
-            batch.backward(_loss_of(result), backward)
+        try:
+            with batch:
+                if not batch.needs_forward:
+                    return batch, None
+                try:
+                    result = closure(batch.scale)
+                except RuntimeError as error:
+                    _explain_gp(batch, error)
+                    raise
+                if is_first and not batch.ran_local and self._setup.has_gradients():
+                    raise RuntimeError(
+                        "the closure called backward, which gp.step does itself: return the loss, no more"
+                    )
+                batch.backward(_loss_of(result), backward)
+        except NonFiniteError as error:  # where the loss is not finite, one more forward finds the layer
+            if batch.loss_is_finite:
+                raise
+            raise NonFiniteError(f"{error}; {self._first_not_finite(partial(closure, batch.scale))}") from None
         loss = _loss_of(result).detach()
         scales = self.schedule.probe_scales(batch.step_index)
         if scales and not batch.failed:
             found = probe(self._setup, float(loss), scales, lambda scale: _loss_of(closure(scale)))
             self.schedule.observe_probe(batch.step_index, found)
         return batch, (loss, *result[1:]) if isinstance(result, tuple) else loss
-
-    @contextmanager
-    def _explained_loss(self, batch: Batch, closure: Callable[[float], Any]) -> Iterator[None]:
-        """Where the loss is not finite, one more forward finds the layer."""
-        try:
-            yield
-        except NonFiniteError as error:
-            if batch.loss_is_finite:
-                raise
-            raise NonFiniteError(f"{error}; {self._first_not_finite(partial(closure, batch.scale))}") from None
 
     def _first_not_finite(self, closure: Callable[[], Any]) -> str:
         found: list[str] = []
@@ -374,7 +370,7 @@ class AdaGP:
         if batch is None or batch.is_over or batch.step_index != self.step_index:
             if not self.schedule.wants_order:
                 _remove(self._order_hooks)
-            batch = Batch(self._setup, self._progress, self._current, scaler)
+            batch = Batch(self._setup, self._progress, self._current, self._planner, scaler)
         self._begun = None if last else batch
         return batch.expect(last, scaler)
 
@@ -404,7 +400,7 @@ class AdaGP:
 
     def next_plan(self) -> Plan:
         """The plan of the next batch; asking changes nothing."""
-        return next_plan(self._setup, self._progress)
+        return self._planner.next_plan()
 
     def coverage(self) -> Coverage:
         """Which layers are covered at present, which are not, and why."""
@@ -463,14 +459,9 @@ def _loss_of(result: Any) -> Any:
     return result[0] if isinstance(result, tuple) and result else result
 
 
-@contextmanager
-def _explained_gp(batch: Batch) -> Iterator[None]:
+def _explain_gp(batch: Batch, error: RuntimeError) -> None:
     """Say why autograd has no graph where a closure asks for one in GP."""
-    try:
-        yield
-    except RuntimeError as error:
-        if batch.plan.phase is not Phase.GP or "does not require grad" not in str(error):
-            raise
+    if batch.plan.phase is Phase.GP and "does not require grad" in str(error):
         raise RuntimeError(
             f"step {batch.step_index} is a GP batch, in which there is no autograd graph, and the closure asked "
             "autograd for gradients: gp.step calls backward itself, so return the loss; leave a gradient penalty or "

@@ -28,12 +28,14 @@ class Findings:
         lacks_loss_grad: Whether the gradient of the loss at the model's output is missing where it was asked for.
         loss_grad: That gradient.
         row_sums: Sums over the rows that a rank holds, where each holds others.
+        macs: Multiply-adds of the forward, if they were counted; over all ranks, their mean.
     """
 
     loss_is_finite: bool = True
     lacks_loss_grad: bool = False
     loss_grad: Tensor | None = None
     row_sums: tuple[float, ...] = ()
+    macs: int = 0
 
 
 @dataclass(frozen=True)
@@ -77,17 +79,23 @@ def share(
     if setup.ranks.count > 1:
         message = _Message(setup, layers, parts, unshared)
         events = [not own.loss_is_finite, own.lacks_loss_grad]
-        (failures, lacking), samples, sums = message.send(events, samples, own.row_sums)
+        (failures, lacking), (macs, *samples), sums = message.send(events, [own.macs, *samples], own.row_sums)
         row_sums = tuple(number / setup.ranks.replicas for number in sums)
-        findings = Findings(not failures, bool(lacking), own.loss_grad, row_sums)
+        findings = Findings(not failures, bool(lacking), own.loss_grad, row_sums, macs // setup.ranks.count)
         if not lacking:
             parts = message.means()
+    if not parts:
+        return Shared(replace(findings, loss_grad=None), {}, _by_name(asking, samples))
     loss_grad = parts.get(_LOSS_GRAD)
     return Shared(
         replace(findings, loss_grad=loss_grad),
         _features(layers, parts, loss_grad),
-        {entry.layer.name: total for entry, total in zip(asking, samples, strict=True)},
+        _by_name(asking, samples),
     )
+
+
+def _by_name(layers: Sequence[LayerBatch], values: Sequence[int]) -> dict[str, int]:
+    return {entry.layer.name: value for entry, value in zip(layers, values, strict=True)}
 
 
 _LOSS_GRAD: Key = ("", "loss_grad")

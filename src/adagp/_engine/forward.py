@@ -1,7 +1,6 @@
 """What happens while the forward of a batch runs: hooks report here."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -29,8 +28,6 @@ class ForwardPass:
         graph: GraphCut,
         current: Current,
         local: LocalLosses | None,
-        update_now: Callable[[LayerBatch], None] | None,
-        counts_macs: bool,
     ) -> None:
         """Nothing is recorded before `listen`.
 
@@ -41,23 +38,26 @@ class ForwardPass:
             graph: What the plan cuts.
             current: Where hooks find this object while the batch is open.
             local: The local losses; None where the schedule never asks for them.
-            update_now: Updates a layer at once in GP; None where updates wait for the end of the batch.
-            counts_macs: Whether to count the multiply-adds of the layers.
         """
         self.layers: Mapping[str, LayerBatch] = {}
         """The layers that take part, by name."""
-        self.macs = 0
         self.recorder = recorder
-        self._phase, self._step_index, self._graph, self._current = phase, step_index, graph, current
-        self._local, self._update_now, self._counts_macs = local, update_now, counts_macs
-        self._is_recording = False
+        self.update_now: Callable[[LayerBatch], None] | None = None
+        """Updates a layer at once in GP; None where updates wait for the end of the batch."""
+        self.counts_macs = False
+        """Whether to count the multiply-adds of the layers."""
+        self.macs = 0
+        self.is_recording = False
+        """Whether anything is recorded. Not in backward, where activation checkpointing runs layers a second time."""
+        self._step_index, self._graph, self._current = step_index, graph, current
+        self._is_gp, self._local = phase is Phase.GP, local
         self._micro_batch = 0
         self._modes: list[bool] = []
 
     def listen(self) -> None:
         """Begin to record."""
         self._current.listener = self
-        self._is_recording = True
+        self.is_recording = True
 
     def pause(self) -> None:
         """Hooks do nothing until the next `listen`."""
@@ -66,16 +66,7 @@ class ForwardPass:
     def stop(self) -> None:
         """Hooks do nothing any more, and nothing keeps the batch alive."""
         self.pause()
-        self._update_now = None
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Inside, nothing is recorded: in backward, activation checkpointing runs layers a second time."""
-        self._is_recording = False
-        try:
-            yield
-        finally:
-            self._is_recording = True
+        self.update_now = None
 
     def end_micro_batch(self) -> None:
         """Say that the forward of a micro-batch is over."""
@@ -89,7 +80,7 @@ class ForwardPass:
 
     def on_call_to_cut(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Called before the forward of a model that may be cut."""
-        if self._local is not None and self._is_recording:
+        if self._local is not None and self.is_recording:
             on_call = self._local.on_call
             (torch.compiler.disable(on_call) if torch.compiler.is_compiling() else on_call)(inputs, named)
 
@@ -103,16 +94,19 @@ class ForwardPass:
         return self._at_cut(self._local, name, output)
 
     def _at_cut(self, local: LocalLosses, name: str, output: Any) -> Tensor | None:
-        if not self._is_recording:
+        if not self.is_recording:
             return local.at_cut(name, output, is_repeated=True)
-        with self.paused():
+        self.is_recording = False
+        try:
             return local.at_cut(name, output, is_repeated=False)
+        finally:
+            self.is_recording = True
 
     def on_model_call(self) -> None:
         """Called before the model's forward, where the predictor asks for the gradient of the loss at its output."""
-        if self._is_recording:
+        if self.is_recording:
             self.recorder.begin_model_call()
-        if self._phase is Phase.GP:
+        if self._is_gp:
             self._modes.append(torch.is_grad_enabled())
             torch.set_grad_enabled(False)
 
@@ -123,7 +117,7 @@ class ForwardPass:
             return None
         if entry.requires_tensor:
             _refuse_output(layer, output)
-        if self._phase is Phase.GP and torch.is_grad_enabled():
+        if self._is_gp and torch.is_grad_enabled():
             self._current.warn_once(
                 "grad mode",
                 "step %d is a GP batch, but grad mode is on where layer %r runs: somebody switched it on inside the "
@@ -132,7 +126,7 @@ class ForwardPass:
                 self._step_index,
                 layer.name,
             )
-        if self._is_recording:  # in backward, activation checkpointing runs layers a second time
+        if self.is_recording:
             self._record(entry, layer_input, output)
         if entry.spec.needs_grad_output and torch.is_grad_enabled():
             if layer.is_part:
@@ -152,31 +146,31 @@ class ForwardPass:
     def _record(self, entry: LayerBatch, layer_input: Any, output: Any) -> None:
         """Take in what a layer's forward shows."""
         layer, samples = entry.layer, entry.samples
-        updates_now = self._update_now is not None and self._phase is Phase.GP
         # Raise on the first batch, before any early update. A further micro-batch is a second use in GP, not in BP.
-        if self._update_now is not None and len(samples) > (0 if updates_now else self._micro_batch):
+        if self.update_now is not None and len(samples) > (0 if self._is_gp else self._micro_batch):
             raise RuntimeError(
                 f"immediate=True: layer {layer.name!r} ran twice in one batch, and its weight cannot change between "
                 "its uses: use immediate=False"
             )
-        samples += [0] * (self._micro_batch + 1 - len(samples))
-        if self._counts_macs and isinstance(output, Tensor) and not torch.compiler.is_compiling():
+        while len(samples) <= self._micro_batch:
+            samples.append(0)
+        if self.counts_macs and isinstance(output, Tensor) and not torch.compiler.is_compiling():
             self.macs += output.numel() // layer.out * layer.weight.numel()
         if entry.spec.needs_forward:  # a layer that runs twice in a micro-batch sees the same samples twice
             samples[-1] = max(samples[-1], layer.samples(output))
         if entry.records:
             self.recorder.record(entry, layer_input, output)
-        if self._update_now is not None and updates_now:
-            self._update_now(entry)
+        if self.update_now is not None and self._is_gp:
+            self.update_now(entry)
 
     def on_model_output(self, output: Any) -> Tensor | None:
         """Called after the model's forward; in GP the graph begins here, and reaches to the loss."""
-        is_gp = self._phase is Phase.GP
+        is_gp = self._is_gp
         if is_gp:
             torch.set_grad_enabled(self._modes.pop())
         if not torch.is_grad_enabled():
             return None
-        if not self._is_recording:  # activation checkpointing expects the operations of the first time
+        if not self.is_recording:  # activation checkpointing expects the operations of the first time
             return None if is_gp else watched_output(output, lambda *_: None)
         if torch.compiler.is_compiling():  # tensors that need a gradient cannot begin inside a compiled graph
             outside: Tensor = torch.compiler.disable(self.recorder.end_model_call)(output, not is_gp)

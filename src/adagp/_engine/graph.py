@@ -1,7 +1,6 @@
 """Cuts the autograd graph where the plan needs none of it."""
 
-from collections.abc import Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
@@ -18,7 +17,7 @@ class GraphCut:
         """Nothing is cut yet."""
         self._setup, self._step_index = setup, step_index
         self._cut: list[nn.Parameter] = []
-        self._restore = ExitStack()
+        self._grad_mode: bool | None = None  # what it was before a batch that changed it
 
     def __bool__(self) -> bool:
         """Whether some parameters do not require grad because of the plan."""
@@ -28,26 +27,27 @@ class GraphCut:
         self,
         resolved: ResolvedPlan,
         layers: Iterable[LayerBatch],
-        without_source: Iterable[tuple[str, nn.Parameter]],
+        without_source: Callable[[], Iterable[tuple[str, nn.Parameter]]],
     ) -> None:
         """Put a plan in force: no graph at all in GP, else none for parameters whose source needs none.
 
         Args:
             resolved: The plan.
             layers: The layers that take part.
-            without_source: The parameters that no source serves, each with the name of its module.
+            without_source: Finds the parameters that no source serves, each with the name of its module.
         """
         if resolved.plan.phase is Phase.GP:
-            if self._setup.needs.needs_loss_grad:  # the model's own hooks switch grad mode off, and on for the loss
-                self._restore.callback(torch.set_grad_enabled, torch.is_grad_enabled())
-            else:
-                self._restore.enter_context(torch.no_grad())
+            self._grad_mode = torch.is_grad_enabled()
+            if not self._setup.needs.needs_loss_grad:  # there the model's own hooks switch it off, and on for the loss
+                torch.set_grad_enabled(False)
+            return
+        if resolved.trains_everything:
             return
         for entry in layers:
             if not entry.spec.needs_graph:
                 for parameter in entry.layer.parameters():
                     self._leave_out(parameter)
-        for module, parameter in without_source:
+        for module, parameter in without_source():
             if not resolved.trains(module):
                 self._leave_out(parameter)
 
@@ -65,7 +65,11 @@ class GraphCut:
 
     def restore(self) -> nn.Parameter | None:
         """Undo the cut. Returns a parameter that somebody switched on inside the batch, if any."""
-        self._restore.close()
+        if self._grad_mode is not None:
+            torch.set_grad_enabled(self._grad_mode)
+            self._grad_mode = None
+        if not self._cut:
+            return None
         changed = next((parameter for parameter in self._cut if parameter.requires_grad), None)
         for parameter in self._cut:
             parameter.requires_grad_(True)

@@ -19,6 +19,7 @@ class LayerBatch:
     Attributes:
         layer: The layer.
         task: What the plan asks of it.
+        spec: What is known of its source.
         source: Supplies its gradient.
         uses_features: Whether its features are used in this batch; the same on all ranks.
         records: Whether the hook records them. A compiled forward records all layers, so that it is compiled once.
@@ -31,6 +32,7 @@ class LayerBatch:
 
     layer: Layer
     task: LayerTask
+    spec: SourceSpec
     source: Source
     uses_features: bool
     records: bool
@@ -39,11 +41,6 @@ class LayerBatch:
     outputs: list[Tensor] = field(default_factory=list)
     inputs: list[Tensor] = field(default_factory=list)
     weighted_inputs: list[Tensor] = field(default_factory=list)
-
-    @property
-    def spec(self) -> SourceSpec:
-        """What is known of its source."""
-        return self.task.source
 
     @property
     def has_run(self) -> bool:
@@ -87,7 +84,7 @@ def layer_batch(
     )
     records = uses_features or (is_compiled and (spec.needs_features or task.trains_predictor))
     requires_tensor = records or task.trains_predictor or (spec.uses_activations and not spec.needs_graph)
-    return LayerBatch(layer, task, source, uses_features, records, requires_tensor)
+    return LayerBatch(layer, task, spec, source, uses_features, records, requires_tensor)
 
 
 def _mean(parts: list[Tensor]) -> Tensor | None:

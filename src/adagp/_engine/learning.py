@@ -9,8 +9,8 @@ from adagp._engine.coverage import drop
 from adagp._engine.layer_batch import LayerBatch
 from adagp._engine.progress import Progress
 from adagp._engine.setup import Setup
-from adagp.layers import Rows
-from adagp.predictors import Features, TrainingExample
+from adagp.layers import Layer, Rows
+from adagp.predictors import BatchLength, Features, TrainingExample
 from adagp.quality import GradientAlignment
 
 
@@ -27,8 +27,8 @@ def notice_missing_gradients(
         ran_own_backward: Whether the backward was ours. Another may leave the exact gradients for later.
     """
     for entry in layers:
-        layer, so_far = entry.layer, progress.layers[entry.layer.name]
-        if entry.spec.needs_grad_output:
+        layer, spec, so_far = entry.layer, entry.spec, progress.layers[entry.layer.name]
+        if spec.needs_grad_output:
             if layer.bias is not None and not layer.bias.requires_grad:
                 layer.bias.grad = None  # a frozen bias: the graph was cut there anyway, so nobody looked
             if not entry.has_run and not so_far.has_run:
@@ -38,31 +38,38 @@ def notice_missing_gradients(
                     f"its module was not called at step {step}: either it was not reached, or its weight is used "
                     "without calling it, where no source can stand in; it is trained exactly from now on",
                 )
-        waits = entry.spec.needs_grad_output or (entry.spec.needs_graph and ran_own_backward)
-        if waits and entry.has_run and layer.weight.grad is None:
+        waits = spec.needs_grad_output or (spec.needs_graph and ran_own_backward)
+        if waits and entry.samples and layer.weight.grad is None:
             current.warn_once(
                 f"no gradient at {layer.name}",
                 "layer %r ran at step %d but no gradient came to its output, so %r had nothing to give and its weight "
                 "was left alone: does the loss depend on it, and did a backward reach it?",
                 layer.name,
                 step,
-                entry.spec.name,
+                spec.name,
             )
-        so_far.has_run |= entry.has_run
+        if entry.samples:
+            so_far.has_run = True
 
 
-def find_true_grads(setup: Setup, progress: Progress, layers: Iterable[LayerBatch]) -> dict[str, Rows]:
-    """The true rows of every layer that backpropagation served."""
-    true_grads: dict[str, Rows] = {}
+def find_true_layers(setup: Setup, progress: Progress, layers: Iterable[LayerBatch]) -> list[Layer]:
+    """The layers that backpropagation served."""
+    found: list[Layer] = []
     for entry in layers:
-        rows = entry.layer.gradient() if entry.spec.is_true else None
-        if rows is None or progress.layers[entry.layer.name].dropped:
+        layer = entry.layer
+        if not entry.spec.is_true or layer.weight.grad is None or progress.layers[layer.name].dropped:
             continue
-        if setup.depends_on_calls and not entry.has_run:
-            drop(progress, entry.layer, "its weight is used without calling the module, so its output is never seen")
+        if not entry.samples and setup.depends_on_calls:
+            drop(progress, layer, "its weight is used without calling the module, so its output is never seen")
             continue
-        true_grads[entry.layer.name] = rows
-    return true_grads
+        found.append(layer)
+    return found
+
+
+def rows_of(layers: Iterable[Layer]) -> dict[str, Rows]:
+    """The rows of their gradients, by name."""
+    found = ((layer.name, layer.gradient()) for layer in layers)
+    return {name: rows for name, rows in found if rows is not None}
 
 
 def sums_of_own_rows(layers: Iterable[LayerBatch], squares: Mapping[str, tuple[float, ...]]) -> list[float]:
@@ -84,25 +91,38 @@ def teach(
     features: Mapping[str, Features],
     true_grads: Mapping[str, Rows],
     squares: Mapping[str, tuple[float, ...]],
-) -> dict[str, GradientAlignment]:
-    """Show the true gradients to the sources that remember and to the predictor; record its quality."""
+    macs: int,
+) -> Mapping[str, GradientAlignment]:
+    """Show the true gradients to the sources that remember and to the predictor; record its quality.
+
+    Args:
+        setup: The set-up.
+        progress: Gets the quality.
+        features: The features of the layers that the predictor asked for.
+        true_grads: The true gradients.
+        squares: The sum of squares of each of their blocks.
+        macs: Multiply-adds of the batch's forward; 0 where they were not counted.
+    """
     for source in setup.sources.values():
         if source.spec.remembers:
             source.learn(true_grads)
-    if setup.predictor is None or not true_grads:
+    predictor = setup.predictor
+    if predictor is None or not true_grads:
         return {}
     examples = [
         TrainingExample(setup.by_name[name], features.get(name), rows, squares[name])
         for name, rows in true_grads.items()
     ]
     with torch.enable_grad():
-        alignments = setup.predictor.learn(examples)
+        alignments = predictor.learn(examples)
+    if setup.predictor_wants_macs and macs and isinstance(predictor, BatchLength):
+        predictor.observe_macs(macs)
     if not isinstance(alignments, Mapping):
         raise TypeError(
-            f"{type(setup.predictor).__name__}.learn gave {alignments!r}: return a dict of GradientAlignment by layer, "
+            f"{type(predictor).__name__}.learn gave {alignments!r}: return a dict of GradientAlignment by layer, "
             "or {}"
         )
     for name, alignment in alignments.items():
         layer = progress.layers[name]
-        layer.quality = layer.quality.after(alignment, setup.predictor.trust(name))
+        layer.quality = layer.quality.after(alignment, predictor.trust(name))
     return alignments

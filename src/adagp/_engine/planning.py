@@ -5,22 +5,43 @@ import re
 from adagp._engine.coverage import active_layers
 from adagp._engine.progress import Progress
 from adagp._engine.setup import Setup
+from adagp.layers import Layer
 from adagp.schedules import Phase, Plan, ResolvedPlan, resolve
 
-
-def next_plan(setup: Setup, progress: Progress) -> Plan:
-    """The plan of the next batch; asking changes nothing."""
-    if progress.falls_back:
-        return Plan(Phase.BP, "backprop", note="fallback")
-    plan = setup.schedule(progress.step_index)
-    if setup.schedule.wants_order and plan.overrides:  # what would be cut is only known after a first forward
-        return Plan(Phase.BP, "backprop", note="first forward")
-    return plan
+_KEPT = 8
+"""How many resolved plans are kept: schedules go round a few."""
 
 
-def resolve_plan(setup: Setup, progress: Progress, plan: Plan) -> ResolvedPlan:
-    """The task of every covered layer under a plan, checked; a layer that is frozen now has none."""
-    active = [layer.name for layer in active_layers(setup, progress)]
+class Planner:
+    """Knows the next plan, and resolves plans; one that returns for the same layers is not resolved again."""
+
+    def __init__(self, setup: Setup, progress: Progress) -> None:
+        """Nothing is resolved yet."""
+        self._setup, self._progress = setup, progress
+        self._known: list[tuple[Plan, list[Layer], ResolvedPlan]] = []
+
+    def next_plan(self) -> Plan:
+        """The plan of the next batch; asking changes nothing."""
+        if self._progress.falls_back:
+            return Plan(Phase.BP, "backprop", note="fallback")
+        schedule = self._setup.schedule
+        plan = schedule(self._progress.step_index)
+        if schedule.wants_order and plan.overrides:  # what would be cut is only known after a first forward
+            return Plan(Phase.BP, "backprop", note="first forward")
+        return plan
+
+    def resolve(self, plan: Plan) -> ResolvedPlan:
+        """The task of every covered layer under a plan, checked; a layer that is frozen now has none."""
+        active = active_layers(self._setup, self._progress)
+        for known, layers, resolved in self._known:
+            if (known is plan or known == plan) and layers == active:
+                return resolved
+        resolved = _resolve(self._setup, plan, [layer.name for layer in active], self._progress.step_index)
+        self._known = [(plan, active, resolved), *self._known[: _KEPT - 1]]
+        return resolved
+
+
+def _resolve(setup: Setup, plan: Plan, active: list[str], step: int) -> ResolvedPlan:
     resolved = resolve(
         plan,
         active,
@@ -28,9 +49,9 @@ def resolve_plan(setup: Setup, progress: Progress, plan: Plan) -> ResolvedPlan:
         uncovered=setup.reasons.keys() - setup.by_name.keys(),
         resting=setup.by_name.keys() - set(active),
         has_predictor=setup.predictor is not None,
-        step=progress.step_index,
+        step=step,
     )
-    _refuse_layers(setup, resolved, progress.step_index)
+    _refuse_layers(setup, resolved, step)
     return resolved
 
 

@@ -270,13 +270,14 @@ class Layer:
 
         A bias that backward did not reach, as in the penalty of a gradient, has the gradient 0.
         """
-        if self.weight.grad is None:
+        grad = self.weight.grad
+        if grad is None:
             return None
         bias = None
         if self.bias is not None:
-            reached = torch.zeros_like(self.bias) if self.bias.grad is None else self.bias.grad
-            bias = own_part(reached.detach()).float().reshape(-1, 1)
-        grad = self.weight.grad
+            reached = self.bias.grad
+            bias = torch.zeros_like(self.bias) if reached is None else reached
+            bias = own_part(bias.detach()).float().reshape(-1, 1)
         rows = self.kind.rows(self.module, grad) if self.own is None else own_part(grad).flatten(1)
         return Rows(rows.float(), bias)
 
@@ -330,6 +331,8 @@ class Layer:
 
 def _like(parameter: nn.Parameter, gradient: Tensor) -> Tensor:
     if gradient.dtype == parameter.dtype and gradient.shape == parameter.shape:
+        if gradient.stride() == parameter.stride():
+            return gradient
         steps = zip(gradient.stride(), parameter.stride(), parameter.shape, strict=True)
         if all(mine == like for mine, like, size in steps if size > 1):
             return gradient.as_strided(parameter.shape, parameter.stride())  # optimizers compare all strides

@@ -100,6 +100,7 @@ class GradientNetwork:
         self._predict_bias, self._layers_per_step = predict_bias, layers_per_step
         self._literal, self._seed = literal, seed
         self._turn = 0
+        self._round: tuple[int, list[str]] | None = None  # a round's number, and its order
         self._records: dict[str, _LayerRecord] = {}
         self._total: SumOverRanks = no_other_ranks
 
@@ -111,6 +112,7 @@ class GradientNetwork:
         """Size the last layer by the largest `fan_in`, with unit 0 for biases."""
         device = layers[0].weight.device if layers else torch.device("cpu")
         self._names = [layer.name for layer in layers]
+        self._round = None
         self._records = {name: _LayerRecord() for name in self._names}
         features = self._grid * self._grid * self._channels
         units = 1 + max((layer.fan_in for layer in layers), default=0)
@@ -134,8 +136,9 @@ class GradientNetwork:
         if few == 0:
             return set()
         rounds, place = divmod(self._turn, -(-count // few))
-        order = random.Random(f"{self._seed} {rounds}").sample(self._names, count)
-        return set(order[place * few : (place + 1) * few])
+        if self._round is None or self._round[0] != rounds:
+            self._round = rounds, random.Random(f"{self._seed} {rounds}").sample(self._names, count)
+        return set(self._round[1][place * few : (place + 1) * few])
 
     def _inputs(self, requests: Sequence[tuple[Layer, Features]]) -> Tensor:
         """The pooled outputs of all these layers, stacked, each normalised to unit RMS: layer scales differ widely.

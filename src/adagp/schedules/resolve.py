@@ -5,6 +5,7 @@ Engine, cost model and accelerator model read the result, so that they cannot di
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from adagp.schedules.plan import Phase, Plan
 from adagp.schedules.sources import SourceSpec, specs
@@ -32,17 +33,28 @@ class ResolvedPlan:
     plan: Plan
     tasks: Mapping[str, LayerTask]
 
-    @property
+    @cached_property
     def needs_backward(self) -> bool:
         """Whether a covered layer waits for a backward pass."""
         return any(task.source.needs_backward for task in self.tasks.values())
 
-    @property
+    @cached_property
     def is_local(self) -> bool:
         """Whether a covered layer learns from a loss of its own part of the network."""
         return any(task.source.is_local for task in self.tasks.values())
 
-    @property
+    @cached_property
+    def trains_predictor(self) -> bool:
+        """Whether the predictor learns from a layer."""
+        return any(task.trains_predictor for task in self.tasks.values())
+
+    @cached_property
+    def trains_everything(self) -> bool:
+        """Whether every parameter gets a gradient by autograd, those that no source serves included."""
+        is_exact = self.plan.phase is not Phase.GP and not self.plan.overrides
+        return is_exact and all(task.source.needs_graph for task in self.tasks.values())
+
+    @cached_property
     def needs_forward(self) -> bool:
         """Whether the forward pass must run for the sake of a covered layer."""
         return self.plan.phase is not Phase.GP or any(task.source.uses_activations for task in self.tasks.values())
