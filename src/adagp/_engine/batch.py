@@ -127,10 +127,10 @@ class Batch:
         self._is_last = last
         return self
 
-    def expect_local(self, target: Any, by: Backward | None = None) -> None:
-        """Say before a forward what local losses compare with, and who runs their backward."""
+    def expect_local(self, target: Any, by: Backward | None = None, share: float = 1.0) -> None:
+        """Say before a forward what local losses compare with, who runs their backward, and their share of a batch."""
         if self._local is not None:
-            self._local.target, self._local.by = target, by
+            self._local.target, self._local.by, self._local.share = target, by, share
         elif target is not None:
             raise ValueError("target: no plan of the schedule asks for local losses: leave it out")
 
