@@ -6,6 +6,7 @@ import socket
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import Any
 
 import torch
@@ -31,6 +32,21 @@ def on_leaving_ranks(count: int, work: Callable[..., Any], *args: Any) -> list[A
     ranks = _Ranks(count)
     try:
         return ranks.run(work, args, leave=True)
+    finally:
+        ranks.end()
+
+
+def on_ranks_one_killed(count: int, killed: int, work: Callable[..., Any], *args: Any) -> tuple[list[Any], float]:
+    """What the ranks give of which one kills itself, and the seconds from its death to the last answer."""
+    ranks = _Ranks(count)
+    try:
+        for queue in ranks._work:
+            queue.put((work, args, True))
+        ranks._processes[killed].join(LIMIT_SECONDS)
+        death = monotonic()
+        answers = [ranks._results.get(timeout=LIMIT_SECONDS) for _ in range(count - 1)]
+        assert not any(error for _, _, error in answers), answers
+        return [result for _, result, _ in sorted(answers)], monotonic() - death
     finally:
         ranks.end()
 

@@ -86,7 +86,7 @@ def test_a_pipeline_under_every_scheme(folder: Path) -> None:
     write(folder)
     words = ["--module", "mine.py:build", "--stages", "2", "--microbatches", "3"]
     found = json.loads(ask(*words, "--json")[1])["pipelines"]
-    assert [one["scheme"] for one in found] == ["gpipe", "dapple", "chimera"]
+    assert [one["scheme"] for one in found] == ["gpipe", "dapple", "chimera", "zero-bubble"]
     assert all(0 < one["bubbles"] < 1 and one["starts"] == ["1", "3"] for one in found)
     code, out, _ = ask(*words, "--html", "page.html")
     assert code == 0

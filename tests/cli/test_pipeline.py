@@ -52,6 +52,24 @@ def test_grid_and_figures_are_printed():
     assert "all BP, without a predictor: 18 steps, so the speed-up is 1.636" in lines
 
 
+def test_a_split_backward_and_local_losses_are_drawn(tmp_path):
+    result = run("--schedule", "zero-bubble", "--devices", "2", "--microbatches", "2")
+    lines = result.stdout.splitlines()
+    assert lines[1] == "device 0 F0 F1  · B0 W0 B1 W1"
+    assert lines[2] == "device 1  · F0 B0 F1 B1 W0 W1"
+    assert "steps: 7" in lines
+    assert "gradient of the weights" in result.stdout
+    svg = tmp_path / "p.svg"
+    result = run("--schedule", "local", "--devices", "2", "--microbatches", "2", "--svg", str(svg))
+    lines = result.stdout.splitlines()
+    assert lines[1] == "device 0 F0 L0 -- F1 L1 --  ·"
+    assert lines[2] == "device 1  · F0 L0 -- F1 L1 --"
+    assert "all BP under dapple, without a predictor: 9 steps, so the speed-up is 1.286" in lines
+    assert "backward, local loss" in svg.read_text()
+    passes = [task["pass"] for task in simulated("--schedule", "zero-bubble")["tasks"]]
+    assert [passes.count(kind) for kind in ("forward", "backward", "weights")] == [16, 16, 16]
+
+
 def test_a_coarse_batch_is_drawn_shorter(tmp_path):
     arguments = ["--devices", "2", "--microbatches", "1", "--phases", "bp@0.5, BP"]
     svg = tmp_path / "p.svg"

@@ -142,7 +142,7 @@ def test_what_a_pipeline_cannot_run_is_refused_with_the_remedy() -> None:
         "loss": "loss_fn",
         "module": "the stage's own module",
         "adaptive": "schedules.ladder",
-        "mixed": "either all 'backprop' or a GP batch",
+        "mixed": "all 'local' or a GP batch",
         "immediate": "not for pipelines",
         "tensor": "cut the model elsewhere",
     }

@@ -513,8 +513,8 @@ def test_mistakes_are_refused_by_name() -> None:
         attach(lbfgs, torch.optim.LBFGS(lbfgs.parameters())).step(lambda: loss_of(lbfgs, x, y))
     stage = build()
     gp = attach(stage)
-    gp.join_pipeline()
-    with pytest.raises(ValueError, match="inside a stage of a pipeline"):
+    gp.join_pipeline(0)
+    with pytest.raises(ValueError, match="this stage has no head"):
         step(gp, stage, x, y)
     last = build()
     with pytest.raises(ValueError, match="parts = 9: the model has no module that ends part"):

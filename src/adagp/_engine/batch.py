@@ -142,10 +142,11 @@ class Batch:
         self._is_last = last
         return self
 
-    def expect_local(self, target: Any, by: Backward | None = None) -> None:
-        """Say before a forward what local losses compare with, and who runs their backward."""
-        if self._open.local is not None:
-            self._open.local.target, self._open.local.by = target, by
+    def expect_local(self, target: Any, by: Backward | None = None, share: float = 1.0) -> None:
+        """Say before a forward what local losses compare with, who runs their backward, and their share of a batch."""
+        local = self._open.local
+        if local is not None:
+            local.target, local.by, local.share = target, by, share
         elif target is not None:
             raise ValueError("target: no plan of the schedule asks for local losses: leave it out")
 

@@ -26,6 +26,7 @@ from adagp._engine.capture.hooks import (
 )
 from adagp._engine.coverage import coverage, covered_layers
 from adagp._engine.finite import NonFiniteError
+from adagp._engine.local import prepare_stage
 from adagp._engine.planning import Planner
 from adagp._engine.probe import probe
 from adagp._engine.progress import LayerProgress, Progress
@@ -374,8 +375,13 @@ class AdaGP:
         self._begun = None if last else batch
         return batch.expect(last, scaler)
 
-    def join_pipeline(self) -> None:
+    def join_pipeline(self, place: int, local_shapes: Sequence[Sequence[int]] | None = None) -> None:
         """Say that this model is one stage of a pipeline, whose other ranks train other stages.
+
+        Args:
+            place: Which of the stages it is.
+            local_shapes: Where the stages learn from local losses, the shape of every stage's output, without the
+                batch.
 
         Raises:
             ValueError: When the set-up is not for pipelines.
@@ -397,6 +403,8 @@ class AdaGP:
                 "different phases: use schedules.ladder or schedules.fixed"
             )
         self._setup.ranks.expect_parts()
+        if local_shapes is not None:
+            prepare_stage(self._setup, local_shapes, place)
 
     def next_plan(self) -> Plan:
         """The plan of the next batch; asking changes nothing."""

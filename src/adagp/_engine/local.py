@@ -1,6 +1,6 @@
 """The local losses of one batch: at each cut a head's loss is computed, and its part learns at once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from adagp._engine.finite import NonFiniteError, suspects
 from adagp._engine.setup import Setup
 from adagp.schedules import ResolvedPlan
 from adagp.sources import Local
+from adagp.sources.local import STAGE_END
 
 _DIVIDED = 1.6
 """How much larger a local loss may be than that of the model before a missing division is suspected."""
@@ -52,6 +53,8 @@ class LocalLosses:
         """What heads compare their output with; set before each micro-batch."""
         self.by: Any = None
         """Runs the backward of the losses in another library's way; None for our own."""
+        self.share = 1.0
+        """By what a local loss is multiplied: the part of its batch that a pipeline's micro-batch is."""
         self.has_run = False
         """Whether a part has had its backward."""
         self.losses_are_finite = True
@@ -81,9 +84,12 @@ class LocalLosses:
             raise ValueError(
                 "LBFGS evaluates a batch several times, and local losses update heads: use another optimizer"
             )
-        if self._setup.ranks.have_parts:
-            raise ValueError("local losses inside a stage of a pipeline are not supported: use another source")
         if self._source.cuts is None:
+            if self._setup.ranks.have_parts:
+                raise ValueError(
+                    f"the plan of step {self._step_index} asks for local losses, and this stage has no head: build "
+                    "Pipeline(schedule, gp, gradients='local')"
+                )
             self._find_cuts(inputs, named)
         hook_cuts(self._current, self._setup.model, self._source.cuts or ())
         self._in_force = self._cuts_of(self.resolved)
@@ -145,7 +151,7 @@ class LocalLosses:
         if cut not in self._in_force or not isinstance(output, Tensor) or not output.requires_grad:
             return None
         if not is_repeated:
-            loss = self._source.loss_at(cut, output, self.target)
+            loss = self._source.loss_at(cut, output, self.target) * self.share
             self._refuse_not_finite(cut, loss)
             self._last_loss = float(loss.detach())
             with torch.autocast(output.device.type, enabled=False):
@@ -159,8 +165,9 @@ class LocalLosses:
             return
         self.losses_are_finite = False
         if self._setup.ranks.count == 1:
+            where = f"at cut {cut!r}" if cut != STAGE_END else "of this stage"
             raise NonFiniteError(
-                f"the local loss at cut {cut!r} is not finite at step {self._step_index}: lower the learning rate, "
+                f"the local loss {where} is not finite at step {self._step_index}: lower the learning rate, "
                 "clip gradients, or resume from the last checkpoint"
             )
 
@@ -200,6 +207,20 @@ class LocalLosses:
     def discard(self) -> None:
         """Leave the heads without gradients."""
         self._source.discard()
+
+
+def prepare_stage(setup: Setup, shapes: Sequence[Sequence[int]], place: int) -> None:
+    """Build the head of a pipeline's stage; see `Local.prepare_stage`."""
+    if setup.local is None:
+        raise ValueError(
+            "gradients='local': no plan of this schedule asks for local losses: build AdaGP with "
+            "schedules.always_local() and predictor=None"
+        )
+    parameters = [(name, part) for name, part in setup.model.named_parameters() if part.requires_grad]
+    first = parameters[0][1] if parameters else next(iter(setup.parameters()))
+    setup.local.prepare_stage(
+        shapes, place, [name for name, _ in parameters], first.device, first.dtype, _plain(setup.optimizers[0])
+    )
 
 
 def _plain(optimizer: Optimizer) -> Optimizer:

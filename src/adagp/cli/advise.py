@@ -196,7 +196,7 @@ def _pipelines(advice: "Advice", stages: int | None, microbatches: int) -> tuple
 
     if stages is None:
         return [], None
-    schemes = [scheme for scheme in SCHEMES if scheme != "chimera" or stages % 2 == 0]
+    schemes = [scheme for scheme in SCHEMES if scheme != "local" and (scheme != "chimera" or stages % 2 == 0)]
     try:
         return [measured(advice, stages, microbatches, scheme) for scheme in schemes], None
     except ValueError as error:  # too few layers; the rest of the advice still holds

@@ -65,7 +65,8 @@ def pipeline_command(
     """Simulate a pipeline in any sequence of phases: its steps, and which device does what when.
 
     A step is the forward of one micro-batch through one stage. A stage starts a batch when its update of the batch
-    before is done: in BP after its last backward, in GP after its last forward.
+    before is done: in BP after its last backward, in GP after its last forward. Under `zero-bubble` half of a backward
+    is the gradient of the weights. Under `local` a BP batch learns from a loss of each stage.
 
     Try:
 
@@ -73,6 +74,8 @@ def pipeline_command(
     - `adagp pipeline --schedule chimera --phases GP,BP`: a GP batch and a BP batch, 20 steps.
     - `adagp pipeline --schedule chimera --phases BP@0.5,BP`: a BP batch of half-size images instead, also 20 steps.
     - `adagp pipeline --schedule dapple --devices 8 --microbatches 16 --phases 4GP,BP --predictor 0.05`
+    - `adagp pipeline --schedule zero-bubble`: the backward in two parts, 15 steps.
+    - `adagp pipeline --schedule local --phases 3BP`: local losses, 39 steps; GPipe takes 63.
     - `adagp pipeline --forward 1,2,1,1 --backward 2,4,2,2 --communication 0.5`: a slow stage, slow messages.
     - `adagp pipeline --phases GP,BP --svg pipeline.svg --trace pipeline.json`: a picture, and a trace.
     """
@@ -196,7 +199,7 @@ def _print_grid(title: str, timeline: Timeline) -> None:
     legend = Text()
     shown = {letter(timeline, slot) for slot in timeline.slots}
     for kind, (about, colour) in PASSES.items():
-        if kind not in shown and kind.islower():
+        if kind not in shown and kind not in "FBG":
             continue
         legend.append(f" {kind} ", style=f"#000000 on {colour}")
         legend.append(f" {about}   ")

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from adagp.lazy import lazily
 
 if TYPE_CHECKING:
-    from adagp.distributed.pipeline import Pipeline, stage_of
+    from adagp.distributed.pipeline import LostStageError, Pipeline, stage_of
 
-__all__ = ["Pipeline", "stage_of"]
+__all__ = ["LostStageError", "Pipeline", "stage_of"]
 
-__getattr__ = lazily(__name__, {"Pipeline": "adagp.distributed.pipeline", "stage_of": "adagp.distributed.pipeline"})
+__getattr__ = lazily(__name__, dict.fromkeys(__all__, "adagp.distributed.pipeline"))

@@ -1,25 +1,35 @@
-"""Pipelines: one stage of a model on each rank, run by `torch.distributed.pipelining`, with predicted gradients.
+"""Pipelines: one stage of a model on each rank, run by `torch.distributed.pipelining`, with cheaper gradients.
 
 A BP batch runs under the user's own schedule (GPipe, 1F1B), as it is. A GP batch has no backward, so nothing ever comes
 back to a stage: it runs its micro-batches, updates its own layers, and takes up the next batch while later stages are
-still at work. Every rank has an `AdaGP` of its own over its stage, with a predictor of its own, and sends nothing but
-activations in GP.
+still at work. In a batch of local losses nothing comes back either: the backward of a stage starts at its own head, as
+soon as the forward of a micro-batch is done. Every rank has an `AdaGP` of its own over its stage, with a predictor or a
+head of its own, and sends nothing but activations in such batches.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.distributed import Work, batch_isend_irecv
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import PipelineScheduleSingle
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
 from adagp._engine.batch import Batch
 from adagp._engine.engine import AdaGP
 from adagp._engine.finite import NonFiniteError
+from adagp.errors import AdagpError
 from adagp.schedules import Phase
+
+GRADIENTS = ("backprop", "local")
+"""Where gradients come from in batches that have a backward."""
+
+
+class LostStageError(AdagpError, RuntimeError):
+    """Another rank of the pipeline has died, or answers no more."""
 
 
 def stage_of(parts: Sequence[nn.Module], index: int, example: Tensor, device: torch.device) -> PipelineStage:
@@ -54,12 +64,11 @@ class ForwardSchedule(PipelineScheduleSingle):
     waited for a batch later, and the input of the next micro-batch is requested before the present one is processed.
     """
 
-    def __init__(
-        self, stage: PipelineStage, n_microbatches: int, around: Callable[[Callable[[], Any]], Any] | None = None
-    ) -> None:
-        """`around` is given the forward of each micro-batch, and runs it."""
+    def __init__(self, stage: PipelineStage, n_microbatches: int) -> None:
+        """Nothing has been sent."""
         super().__init__(stage, n_microbatches)
-        self._around = around or (lambda work: work())
+        self.around: Callable[[int, Callable[[], Any]], None] = lambda index, forward: forward()
+        """Given the number of a micro-batch and its forward, which it runs."""
         self._sent: list[Work] = []
 
     def _step_microbatches(
@@ -82,7 +91,7 @@ class ForwardSchedule(PipelineScheduleSingle):
             def forward(index: int = index) -> Any:
                 return stage.forward_one_chunk(index, inputs[index], named[index])
 
-            self._around(forward)
+            self.around(index, forward)
             self._sent += _start(stage.get_fwd_send_ops(index))
             del stage.fwd_cache[index]  # there is no backward that would need it
         _wait(earlier)
@@ -97,20 +106,23 @@ class Pipeline:
     """One stage's share of training: call `step` on every rank for every batch.
 
     In a BP batch each layer is updated once, with the gradient over all micro-batches. In a GP batch too, from what it
-    saw in all of them.
+    saw in all of them, and in a batch of local losses from those of all micro-batches.
     """
 
-    def __init__(self, schedule: PipelineScheduleSingle, gp: AdaGP) -> None:
+    def __init__(self, schedule: PipelineScheduleSingle, gp: AdaGP, gradients: str = "backprop") -> None:
         """Combine a schedule and the AdaGP of its stage.
 
         Args:
             schedule: One stage per rank, such as `ScheduleGPipe` or `Schedule1F1B`, with a loss function.
             gp: Over the stage's module and an optimizer of its parameters; the same schedule of phases on every rank.
+            gradients: With `local` every stage but the last gets a head like those of the source `local`, and the
+                batches in which gp's schedule asks for that source have no bubble. All ranks must build it together:
+                they tell each other the shapes.
         """
-        self._refuse(schedule, gp)
-        gp.join_pipeline()
+        self._refuse(schedule, gp, gradients)
         stage = schedule._stage
         assert isinstance(stage, PipelineStage)
+        gp.join_pipeline(stage.stage_index, _shapes(stage) if gradients == "local" else None)
         self._schedule, self._gp = schedule, gp
         self._count = schedule._n_microbatches
         # A stage of its own: a schedule that switches between training and evaluation sets up its connections again.
@@ -123,11 +135,18 @@ class Pipeline:
             output_args=_empty(stage._user_meta.outputs),
             group=stage.group,
         )
-        self._forward = ForwardSchedule(twin, self._count, self._around)
-        self._batch: Batch | None = None
+        self._forward = ForwardSchedule(twin, self._count)
 
     @staticmethod
-    def _refuse(schedule: PipelineScheduleSingle, gp: AdaGP) -> None:
+    def _refuse(schedule: PipelineScheduleSingle, gp: AdaGP, gradients: str) -> None:
+        if gradients not in GRADIENTS:
+            raise ValueError(f"gradients = {gradients!r}: choose {' or '.join(GRADIENTS)}")
+        if isinstance(schedule, PipelineScheduleMulti):
+            raise ValueError(
+                f"{type(schedule).__name__} keeps several stages on a rank to fill the bubble, which batches without a "
+                "backward from the next stage do not have: use ScheduleGPipe or Schedule1F1B, with one stage on each "
+                "rank, or torch's schedule by itself"
+            )
         stage = schedule._stage
         if schedule._loss_fn is None:
             raise ValueError("the schedule has no loss function: build it with loss_fn=...")
@@ -145,17 +164,20 @@ class Pipeline:
 
         Args:
             inputs: The model's inputs, on the first stage only.
-            target: What the loss function compares with, on the last stage only.
+            target: What the loss function compares with: on the last stage, and with local losses on all of them.
             named: Keyword inputs of this stage.
 
         Returns:
             The mean loss of the micro-batches on the last stage, else None.
         """
-        last = self._schedule._stage.is_last
-        if self._gp.next_plan().phase is Phase.GP:
-            loss = self._step_forward(inputs, named, target if last else None)
-        else:
-            loss = self._step_backward(inputs, named, target if last else None)
+        last, plan = self._schedule._stage.is_last, self._gp.next_plan()
+        with self._explained():
+            if plan.phase is Phase.GP:
+                loss = self._step_forward(inputs, named, target if last else None)
+            elif plan.default == "local":
+                loss = self._step_local(inputs, named, target)
+            else:
+                loss = self._step_backward(inputs, named, target if last else None)
         if loss is not None and not bool(loss.isfinite()):
             raise NonFiniteError(
                 f"the loss is not finite at step {self._gp.step_index - 1}: lower the learning rate, clip gradients, "
@@ -165,31 +187,58 @@ class Pipeline:
 
     def finish(self) -> None:
         """Wait until the next stage has everything; call it before the process group is destroyed."""
-        self._forward.finish()
+        with self._explained():
+            self._forward.finish()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say it where another rank is gone, and show our own errors as they are, which torch wraps in a forward."""
+        try:
+            yield
+        except RuntimeError as error:
+            if isinstance(error.__cause__, AdagpError | ValueError | TypeError):
+                raise error.__cause__ from None
+            if isinstance(error, AdagpError) or not _is_lost(error):
+                raise
+            index = self._schedule._stage.stage_index
+            neighbours = [str(other) for other in (index - 1, index + 1) if 0 <= other < self._schedule._num_stages]
+            raise LostStageError(
+                f"stage {index} lost its connection to stage {' or '.join(neighbours)} at step {self._gp.step_index}, "
+                "because the process there died, stopped by an error of its own, or answers no more: see its log, "
+                "start all ranks again, and resume from the last checkpoint"
+            ) from error
+
+    def _refuse_mixture(self, batch: Batch, source: str) -> None:
+        others = sorted({task.source.name for task in batch.resolved.tasks.values()} - {source})
+        if others:
+            raise ValueError(
+                f"the plan of step {batch.step_index} gives layers of stage {self._schedule._stage.stage_index} "
+                f"{', '.join(others)} in a batch with a backward: in a pipeline a batch is either all 'backprop', all "
+                "'local' or a GP batch"
+            )
 
     def _step_backward(self, inputs: Any, named: dict[str, Any], target: Tensor | None) -> Tensor | None:
-        stage = self._schedule._stage
         losses: list[Tensor] = []
         with self._gp.batch() as batch:
-            others = sorted({task.source.name for task in batch.resolved.tasks.values()} - {"backprop"})
-            if others:
-                raise ValueError(
-                    f"the plan of step {batch.step_index} gives layers of stage {stage.stage_index} "
-                    f"{', '.join(others)} in a batch with a backward: in a pipeline a batch is either all 'backprop' "
-                    "or a GP batch"
-                )
+            self._refuse_mixture(batch, "backprop")
             self._schedule.step(*inputs, target=target, losses=losses, **named)
             batch.ran_backward()
         self._update()
         return torch.stack(losses).mean().detach() if losses else None
 
     def _step_forward(self, inputs: Any, named: dict[str, Any], target: Tensor | None) -> Tensor | None:
-        with self._gp.batch() as self._batch:
+        with self._gp.batch() as batch:
+
+            def run(_index: int, forward: Callable[[], Any]) -> None:
+                forward()
+                batch.ran_forward()
+
+            self._forward.around = run
             output = self._forward.step(*inputs, **named)
-        if self._batch.failed:
+        if batch.failed:
             raise NonFiniteError(
                 f"a prediction of stage {self._schedule._stage.stage_index} is not finite at step "
-                f"{self._batch.step_index}: lower the learning rate, or resume from the last checkpoint"
+                f"{batch.step_index}: lower the learning rate, or resume from the last checkpoint"
             )
         self._update()
         if target is None:
@@ -198,11 +247,35 @@ class Pipeline:
             pairs = zip(output.chunk(self._count), target.chunk(self._count), strict=True)
             return torch.stack([self._schedule._compute_loss(*pair) for pair in pairs]).mean()
 
-    def _around(self, forward: Callable[[], Any]) -> None:
-        """The forward of one micro-batch in GP."""
-        assert self._batch is not None
-        forward()
-        self._batch.ran_forward()
+    def _step_local(self, inputs: Any, named: dict[str, Any], target: Tensor | None) -> Tensor | None:
+        """Each micro-batch has its backward as soon as its forward is done: by the head, or on the last stage here."""
+        stage = self._schedule._stage
+        if target is None:
+            raise ValueError(
+                f"stage {stage.stage_index} learns from a loss of its own, which needs the labels: give "
+                "pipeline.step(..., target=labels) on every rank"
+            )
+        targets = target.chunk(self._count)
+        share = 1 / self._count if self._schedule.scale_grads else 1.0
+        losses: list[Tensor] = []
+        with self._gp.batch() as batch:
+            self._refuse_mixture(batch, "local")
+
+            def run(index: int, forward: Callable[[], Any]) -> None:
+                batch.expect_local(targets[index], share=share)
+                output = forward()
+                if stage.is_last:
+                    loss = self._schedule._compute_loss(output, targets[index])
+                    batch.backward(loss * share)
+                    losses.append(loss.detach())
+                else:
+                    batch.ran_forward()
+
+            self._forward.around = run
+            self._forward.step(*inputs, return_outputs=False, **named)
+            batch.ran_backward()
+        self._update()
+        return torch.stack(losses).mean() if losses else None
 
     def _update(self) -> None:
         for optimizer in self._gp.optimizers:
@@ -217,6 +290,22 @@ def _start(operations: list[Any]) -> list[Work]:
 def _wait(works: list[Work]) -> None:
     for work in works:
         work.wait()
+
+
+_LOST = ("connection closed", "connection reset", "connection refused", "broken pipe", "timed out", "remote process")
+"""What torch's backends say where a rank is gone."""
+
+
+def _is_lost(error: RuntimeError) -> bool:
+    return isinstance(error, distributed.DistError) or any(text in str(error).lower() for text in _LOST)
+
+
+def _shapes(stage: PipelineStage) -> list[tuple[int, ...]]:
+    """The shape of every stage's output without the batch, which the ranks tell each other."""
+    own = _empty(stage._user_meta.outputs)
+    found: list[Any] = [None] * distributed.get_world_size(stage.group)
+    distributed.all_gather_object(found, (stage.stage_index, tuple(own[0].shape[1:])), group=stage.group)
+    return [shape for _, shape in sorted(found)]
 
 
 def _empty(metas: Any) -> tuple[Tensor, ...]:

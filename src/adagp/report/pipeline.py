@@ -17,6 +17,10 @@ PASSES = {
     "G": ("forward and update, GP", "#009E73"),
     "f": ("forward, coarse BP", "#F0E442"),
     "b": ("backward, coarse BP", "#CC79A7"),
+    "W": ("gradient of the weights", "#D55E00"),
+    "w": ("gradient of the weights, coarse", "#999999"),
+    "L": ("backward, local loss", "#0072B2"),
+    "l": ("backward, coarse local loss", "#999999"),
 }
 """Letter, meaning and colour of a pass, from Okabe and Ito's colour-blind safe palette."""
 
@@ -32,7 +36,8 @@ def letter(timeline: Timeline, slot: Slot) -> str:
     """The kind of pass in a slot, a key of `PASSES`."""
     if not timeline.pipeline.has_backward(slot.task.batch):
         return "G"
-    kind = "B" if slot.task.backward else "F"
+    backward = "L" if timeline.pipeline.scheme == "local" else "B"
+    kind = "W" if slot.task.weights else backward if slot.task.backward else "F"
     return kind if timeline.pipeline.scale_of(slot.task.batch) == 1 else kind.lower()
 
 
@@ -190,9 +195,11 @@ def chrome_trace(timeline: Timeline) -> dict[str, Any]:
 
 def pipeline_figures(timeline: Timeline, plain: Timeline) -> dict[str, str]:
     """The figures of a timeline, with `plain` the same batches all in BP without a predictor."""
+    other = "" if plain.pipeline.scheme == timeline.pipeline.scheme else f" under {plain.pipeline.scheme}"
+    speed_up = f"{plain.steps / timeline.steps:.3f}"
     return {
         "steps": f"{timeline.steps:g}",
-        "all BP, without a predictor": f"{plain.steps:g} steps, so the speed-up is {plain.steps / timeline.steps:.3f}",
+        f"all BP{other}, without a predictor": f"{plain.steps:g} steps, so the speed-up is {speed_up}",
         "devices at work": f"{100 * timeline.busy:.1f} % of the time",
         "bubbles": f"{timeline.bubbles:g} of {timeline.steps * timeline.pipeline.devices:g} device steps",
         "activations held at most": f"{', '.join(map(str, timeline.held))} micro-batches on devices 0 to "
@@ -219,7 +226,7 @@ def pipeline_record(timeline: Timeline, plain: Timeline) -> dict[str, Any]:
             {
                 "device": slot.device,
                 "stage": slot.task.stage,
-                "pass": "backward" if slot.task.backward else "forward",
+                "pass": "weights" if slot.task.weights else "backward" if slot.task.backward else "forward",
                 "phase": pipeline.phases[slot.task.batch].value,
                 "scale": pipeline.scale_of(slot.task.batch),
                 "batch": slot.task.batch,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from adagp.accelerator import CNNS, Design, Setting, network
-from adagp.accelerator.pipeline import SCHEMES, phases_of, scales_of
+from adagp.accelerator.pipeline import phases_of, scales_of
 from adagp.accelerator.pipeline.costs import Costs
 from adagp.accelerator.pipeline.stages import StagePartition, stages
 from adagp.accelerator.pipeline.training import training_steps
@@ -111,7 +111,7 @@ def _speed_ups(staged: StagePartition, price: Costs, batches: _Batches) -> dict[
     return {
         scheme: training_steps(scheme, DEVICES, MICROBATCHES, exact, staged.plain)
         / training_steps(scheme, DEVICES, MICROBATCHES, batches.phases, price, batches.scales)
-        for scheme in SCHEMES
+        for scheme in PAPER
     }
 
 
@@ -121,11 +121,11 @@ def bars_tables(found: Sequence[Bar], setting: Setting, design: Design) -> list[
     array, grid = machine.array, machine.predictor.grid
     one_to_one = Table(
         title=f"Figure 20: speed-ups of a GP and a BP batch of {setting.batch}, {machine.dataflow}, {design.value}",
-        columns=("network", *SCHEMES, "BW / FW", "predictor %", "longest stage"),
+        columns=("network", *PAPER, "BW / FW", "predictor %", "longest stage"),
         rows=[
             (
                 bar.model,
-                *(f"{bar.one_to_one[scheme]:.3f}" for scheme in SCHEMES),
+                *(f"{bar.one_to_one[scheme]:.3f}" for scheme in PAPER),
                 f"{sum(bar.staged.plain.bp_backward) / sum(bar.staged.plain.bp_forward):.2f}",
                 f"{100 * _predictor_share(bar.staged):.2f}",
                 f"{bar.staged.imbalance:.2f}",
@@ -134,7 +134,7 @@ def bars_tables(found: Sequence[Bar], setting: Setting, design: Design) -> list[
         ]
         + [(*cells, "", "", "") for cells in _summary([bar.one_to_one for bar in found])]
         + [
-            (f"paper's {name}", *(f"{PAPER[scheme][place]:.3f}" for scheme in SCHEMES), "", "", "")
+            (f"paper's {name}", *(f"{PAPER[scheme][place]:.3f}" for scheme in PAPER), "", "", "")
             for place, name in enumerate(("largest", "mean"))
         ],
         notes=(
@@ -148,9 +148,9 @@ def bars_tables(found: Sequence[Bar], setting: Setting, design: Design) -> list[
     )
     training = Table(
         title=f"The whole training: {setting.epochs} epochs of the ladder, 10 of them warm-up",
-        columns=("network", *SCHEMES),
+        columns=("network", *PAPER),
         rows=[
-            *((bar.model, *(f"{bar.training[scheme]:.3f}" for scheme in SCHEMES)) for bar in found),
+            *((bar.model, *(f"{bar.training[scheme]:.3f}" for scheme in PAPER)) for bar in found),
             *_summary([bar.training for bar in found]),
         ],
         notes=("speed-up: cycles of as many plain BP batches over the ladder's; the paper gives no such figure",),
@@ -167,20 +167,20 @@ def _coarse_table(found: Sequence[Bar], setting: Setting) -> Table:
         [coarse.progressive for _, coarse in able],
     ]
     rows = [
-        (bar.model, *(f"{case[place][scheme]:.3f}" for scheme in SCHEMES for case in cases))
+        (bar.model, *(f"{case[place][scheme]:.3f}" for scheme in PAPER for case in cases))
         for place, (bar, _) in enumerate(able)
     ]
-    means = [f"{fmean(each[scheme] for each in case):.3f}" for scheme in SCHEMES for case in cases]
+    means = [f"{fmean(each[scheme] for each in case):.3f}" for scheme in PAPER for case in cases]
     predicted = [[bar.one_to_one for bar, _ in able], [bar.training for bar, _ in able]]
     with_gp = [
         cell
-        for scheme in SCHEMES
+        for scheme in PAPER
         for cell in (*(f"{fmean(each[scheme] for each in case):.3f}" for case in predicted), "")
     ]
     unable = [bar.model for bar in found if bar.coarse is None]
     return Table(
         title="Not in the paper: the same pipelines with half-size BP batches instead of GP",
-        columns=("network", *(f"{scheme} {case}" for scheme in SCHEMES for case in ("1:1", *METHODS))),
+        columns=("network", *(f"{scheme} {case}" for scheme in PAPER for case in ("1:1", *METHODS))),
         rows=[*rows, ("mean", *means), ("mean with GP batches", *with_gp)],
         notes=(
             "1:1: a half-size BP batch and a BP batch, against two plain BP batches; mean with GP batches: as above",
@@ -193,7 +193,7 @@ def _coarse_table(found: Sequence[Bar], setting: Setting) -> Table:
 
 def picture_bars(found: Sequence[Bar], design: Design) -> tuple[Bars, Bars]:
     """The paper's case by scheme and network, and ours: one coarse batch per BP batch, and progressive resizing."""
-    paper = {scheme: {bar.model: {design.value: bar.one_to_one[scheme]} for bar in found} for scheme in SCHEMES}
+    paper = {scheme: {bar.model: {design.value: bar.one_to_one[scheme]} for bar in found} for scheme in PAPER}
     ours = {
         scheme: {
             bar.model: {
@@ -202,14 +202,14 @@ def picture_bars(found: Sequence[Bar], design: Design) -> tuple[Bars, Bars]:
             }
             for bar in found
         }
-        for scheme in SCHEMES
+        for scheme in PAPER
     }
     return paper, ours
 
 
 def _summary(speed_ups: Sequence[dict[str, float]]) -> list[tuple[str, ...]]:
     return [
-        (name, *(f"{combine([each[scheme] for each in speed_ups]):.3f}" for scheme in SCHEMES))
+        (name, *(f"{combine([each[scheme] for each in speed_ups]):.3f}" for scheme in PAPER))
         for name, combine in (("largest", max), ("mean", fmean))
     ]
 

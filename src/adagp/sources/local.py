@@ -1,5 +1,6 @@
 """Gradients of local losses: each part of the network learns from a head of its own."""
 
+import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -16,6 +17,9 @@ from adagp.sources.registry import supplies
 from adagp.sources.source import Source
 
 Optimize = Callable[[Iterable[nn.Parameter]], Optimizer]
+
+STAGE_END = ""
+"""The cut after a pipeline's stage, by the name of the stage's own module."""
 
 
 @supplies("local")
@@ -69,6 +73,7 @@ class Local(Source):
         """The trained parameters before each cut, those of earlier parts included."""
         self._optimizer: Optimizer | None = None
         self._saved: Mapping[str, Any] | None = None
+        self._build_again: Callable[[], None] | None = None  # of a pipeline's stage, whose cut is known
 
     def _known_cuts(self) -> tuple[str, ...] | None:
         """No cuts are known at once; others are found, or checked, in a first forward."""
@@ -120,16 +125,56 @@ class Local(Source):
             raise ValueError(f"local losses cannot be used so: {'; '.join(reasons)}")
         assert found.output is not None
         cuts = local.cuts.in_order(found, wanted)
+        shapes = [call.shape for cut in cuts for call in found.calls_of(cut) if call.shape is not None]
+        heads = self._build_heads(shapes, found.output)
+        self.before = {cut: found.parameters_before(cut) for cut in cuts}
+        self._take_heads(dict(zip(cuts, heads, strict=True)), device, dtype, optimizer)
+
+    def prepare_stage(
+        self,
+        shapes: Sequence[Sequence[int]],
+        place: int,
+        parameters: Iterable[str],
+        device: torch.device,
+        dtype: torch.dtype,
+        optimizer: Optimizer,
+    ) -> None:
+        """Build the head of a pipeline's stage: the network is cut where a stage ends, and the last needs no head.
+
+        Args:
+            shapes: The shape of every stage's output, without the batch.
+            place: Which of the stages this is.
+            parameters: The trained parameters of this stage, by name.
+            device: Where the head lives.
+            dtype: The type of its weights.
+            optimizer: What the head's own is like.
+
+        Raises:
+            ValueError: When cuts are named, or no head is known for these shapes.
+        """
+        if self._named is not None:
+            raise ValueError(f"cuts = {list(self._named)}: in a pipeline the stages are the parts: leave cuts out")
+
+        def build() -> None:
+            heads = self._build_heads(shapes[:-1], shapes[-1])[place : place + 1]
+            self.before = {STAGE_END: frozenset(parameters)}
+            self._take_heads(dict(zip([STAGE_END], heads, strict=False)), device, dtype, optimizer)
+
+        self._build_again = build
+        build()
+
+    def _build_heads(self, shapes: Sequence[Sequence[int]], output: Sequence[int]) -> list[nn.Module]:
+        """All heads in the order of the cuts, so that those of a pipeline's stages are those of one process."""
         with torch.random.fork_rng():
             torch.manual_seed(self._seed)  # the same on all ranks, and not the user's numbers
-            for cut in cuts:
-                (call,) = found.calls_of(cut)
-                assert call.shape is not None
-                head = local.build(self._head, call.shape, found.output, self._loss)
-                self.heads[cut] = head.to(device=device, dtype=dtype)
-        self.before = {cut: found.parameters_before(cut) for cut in cuts}
+            return [local.build(self._head, shape, output, self._loss) for shape in shapes]
+
+    def _take_heads(
+        self, heads: Mapping[str, nn.Module], device: torch.device, dtype: torch.dtype, optimizer: Optimizer
+    ) -> None:
+        self.heads = {cut: head.to(device=device, dtype=dtype) for cut, head in heads.items()}
         self._optimizer = self._new_optimizer(optimizer)
-        self.cuts = cuts
+        self.cuts = tuple(heads)
         if self._saved is not None:
             self._load(self._saved)
 
@@ -193,6 +238,8 @@ class Local(Source):
             self._load(self._saved)
         elif self._saved is None:
             self.cuts, self.heads, self._optimizer = self._known_cuts(), {}, None
+            if self._build_again is not None:
+                self._build_again()
 
     def _load(self, state: Mapping[str, Any]) -> None:
         if state["heads"].keys() != self.heads.keys():
@@ -203,7 +250,7 @@ class Local(Source):
             for cut, head in self.heads.items():
                 head.load_state_dict(state["heads"][cut])
             if self._optimizer is not None:
-                self._optimizer.load_state_dict(state["optimizer"])
+                self._optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # it would train in the state itself
                 _refuse_sizes(self._optimizer)
         except (RuntimeError, KeyError, TypeError, AttributeError) as error:
             cause = str(error).strip().partition("\n")[0]

@@ -4,7 +4,8 @@ Nothing here is shared with the simulator but the plain facts of a timeline (dev
 numbers. Rules, word by word:
 
 - a forward needs the forward of the stage before; a backward needs the backward of the stage after;
-- a backward needs its own forward;
+- a backward needs its own forward, and with local losses nothing else;
+- where the backward is split, its second part, the gradient of the weights, needs the first;
 - a batch may use a stage only when *all* that the batch before does on that stage is done, by every holder;
 - what another device did arrives `communication` ticks after it was done;
 - a device does one thing at a time.
@@ -15,17 +16,19 @@ from itertools import pairwise
 
 
 class Job:
-    def __init__(self, backward, batch, micro_batch, stage, device, duration):
+    def __init__(self, backward, batch, micro_batch, stage, device, duration, weights=False, is_local=False):
         self.backward, self.batch, self.micro_batch, self.stage = backward, batch, micro_batch, stage
-        self.device, self.duration = device, duration
+        self.device, self.duration, self.weights, self.is_local = device, duration, weights, is_local
         self.start = self.end = None
 
     def __repr__(self):
-        return f"{'B' if self.backward else 'F'}(batch {self.batch}, {self.micro_batch}, stage {self.stage})"
+        kind = "W" if self.weights else "B" if self.backward else "F"
+        return f"{kind}(batch {self.batch}, {self.micro_batch}, stage {self.stage})"
 
 
-def jobs_of(scheme, devices, microbatches, phases, forward, backward, gp_forward):
+def jobs_of(scheme, devices, microbatches, phases, forward, backward, gp_forward, weights):
     """Every job there is, in no order; `forward` etc. give the cost of each stage."""
+    is_local = scheme == "local"
     jobs = []
     for batch, phase in enumerate(phases):
         for micro_batch in range(microbatches):
@@ -35,7 +38,11 @@ def jobs_of(scheme, devices, microbatches, phases, forward, backward, gp_forward
                 first = gp_forward if phase == "GP" else forward
                 jobs.append(Job(False, batch, micro_batch, stage, device, first[stage]))
                 if phase != "GP":
-                    jobs.append(Job(True, batch, micro_batch, stage, device, backward[stage]))
+                    second = weights[stage] if scheme == "zero-bubble" else 0
+                    first_part = backward[stage] - second
+                    jobs.append(Job(True, batch, micro_batch, stage, device, first_part, is_local=is_local))
+                    if second:
+                        jobs.append(Job(True, batch, micro_batch, stage, device, second, weights=True))
     return jobs
 
 
@@ -45,7 +52,18 @@ def needed(job, jobs):
         same = (other.batch, other.micro_batch) == (job.batch, job.micro_batch)
         if same and not job.backward and not other.backward and other.stage == job.stage - 1:
             yield other
-        if same and job.backward and other.backward and other.stage == job.stage + 1:
+        if job.weights:
+            if same and other.backward and not other.weights and other.stage == job.stage:
+                yield other
+            continue
+        if (
+            same
+            and job.backward
+            and not job.is_local
+            and other.backward
+            and not other.weights
+            and other.stage == job.stage + 1
+        ):
             yield other
         if same and job.backward and not other.backward and other.stage == job.stage:
             yield other

@@ -32,7 +32,7 @@ def test_a_cheap_batch_and_a_bp_batch_of_the_papers_pipeline(scheme: str, predic
     assert simulate(Pipeline(scheme, 4, 4, (BP, BP), (0.5, 1.0)), costs(4)).steps == coarse
 
 
-@pytest.mark.parametrize("scheme", list(SCHEMES))
+@pytest.mark.parametrize("scheme", [scheme for scheme in SCHEMES if scheme != "local"])
 def test_the_predictor_rests_in_coarse_batches(scheme: str) -> None:
     pipeline = Pipeline(scheme, 4, 4, (BP, BP), (0.5, 1.0))
     plain = simulate(Pipeline(scheme, 4, 4, (BP,)), costs(4)).steps
@@ -51,13 +51,13 @@ def test_measured_costs_of_a_scale_come_before_its_square() -> None:
 
 
 @st.composite
-def coarse_pipelines(draw: st.DrawFn) -> tuple[Pipeline, Costs]:
-    scheme = draw(st.sampled_from(list(SCHEMES)))
+def coarse_pipelines(draw: st.DrawFn, schemes: tuple[str, ...] = tuple(SCHEMES)) -> tuple[Pipeline, Costs]:
+    scheme = draw(st.sampled_from(schemes))
     devices = draw(st.sampled_from([2, 4]) if scheme == "chimera" else st.integers(1, 4))
     batches = draw(
         st.lists(st.sampled_from([(BP, 1.0), (BP, 0.5), (BP, 0.25), (GP, 1.0), (WARMUP, 1.0)]), min_size=1, max_size=5)
     )
-    price = st.lists(st.integers(1, 3).map(lambda value: 16 * value), min_size=devices, max_size=devices).map(tuple)
+    price = st.lists(st.integers(1, 3).map(lambda value: 32 * value), min_size=devices, max_size=devices).map(tuple)
     phases, scales = zip(*batches, strict=True)
     return Pipeline(scheme, devices, draw(st.integers(1, 4)), phases, scales), Costs(*(draw(price) for _ in range(3)))
 
@@ -68,18 +68,19 @@ def test_every_task_starts_as_early_as_a_ticking_clock_lets_it(case: tuple[Pipel
     pipeline, price = case
     timeline = simulate(pipeline, price)
     names = ["GP" if phase is GP else "BP" for phase in pipeline.phases]
-    stages = price.bp_forward, price.bp_backward, price.gp_forward
+    stages = price.bp_forward, price.bp_backward, price.gp_forward, [back / 2 for back in price.bp_backward]
     jobs = checker.jobs_of(pipeline.scheme, pipeline.devices, pipeline.microbatches, names, *stages)
     for job in jobs:
         job.duration = round(job.duration * pipeline.scales[job.batch] ** 2)
-    known = {(job.backward, job.batch, job.micro_batch, job.stage): job for job in jobs}
-    orders = [[known[slot.task[:4]] for slot in row] for row in timeline.devices]
+    known = {(job.backward, job.batch, job.micro_batch, job.stage, job.weights): job for job in jobs}
+    orders = [[known[*slot.task[:4], slot.task.weights] for slot in row] for row in timeline.devices]
     assert timeline.steps == checker.run(jobs, checker.in_given_order(orders), 0, pipeline.devices)
     for slot in timeline.slots:
-        assert (slot.start, slot.end) == (known[slot.task[:4]].start, known[slot.task[:4]].end)
+        job = known[*slot.task[:4], slot.task.weights]
+        assert (slot.start, slot.end) == (job.start, job.end)
 
 
-@given(coarse_pipelines())
+@given(coarse_pipelines(schemes=("gpipe", "dapple", "chimera")))
 @settings(max_examples=60, deadline=None)
 def test_a_whole_training_adds_up_to_its_simulation(case: tuple[Pipeline, Costs]) -> None:
     pipeline, price = case

@@ -15,6 +15,7 @@ from adagp.accelerator.pipeline import (
     scales_of,
     simulate,
 )
+from adagp.accelerator.pipeline.training import training_steps
 from tests.accelerator.pipeline import checker
 
 BP, GP, WARMUP = Phase.BP, Phase.GP, Phase.WARMUP
@@ -54,6 +55,28 @@ def test_equal_stages_take_what_the_closed_forms_say(devices, microbatches, k, f
         assert steps(scheme, phases, devices, microbatches, forward=forward, backward=backward) == expected
 
 
+@given(st.integers(1, 6), st.integers(0, 6), st.integers(1, 3), st.integers(1, 5), st.integers(0, 4), st.integers(0, 4))
+@settings(max_examples=80, deadline=None)
+def test_zero_bubble_takes_what_its_paper_says(devices, more, batches, weights, ahead, back):
+    # Qi et al., table 1: ZB-H1 idles (p - 1) (F + B - W) steps. That needs enough micro-batches, and W not the longest.
+    forward, inputs, microbatches = weights + ahead, weights + back, devices + more
+    prices = Costs((forward,) * devices, (inputs + weights,) * devices, (1,) * devices, bp_weights=(weights,) * devices)
+    timeline = simulate(Pipeline("zero-bubble", devices, microbatches, (BP,) * batches), prices)
+    work = microbatches * (forward + inputs + weights)
+    assert timeline.steps == batches * (work + (devices - 1) * (forward + inputs - weights))
+
+
+@given(
+    st.integers(1, 9), st.integers(1, 12), st.lists(st.sampled_from([BP, GP]), min_size=1, max_size=4),
+    st.integers(1, 4), st.integers(1, 6), st.integers(0, 3),
+)  # fmt: skip
+@settings(max_examples=80, deadline=None)
+def test_local_losses_take_their_work_and_the_way_to_the_last_stage(devices, count, phases, forward, backward, message):
+    work = count * (len(phases) * forward + phases.count(BP) * backward)
+    expected = work + (devices - 1) * (forward + message)
+    assert steps("local", phases, devices, count, forward=forward, backward=backward, communication=message) == expected
+
+
 @pytest.mark.parametrize("devices", [2, 4, 6, 8])
 def test_chimera_takes_what_its_paper_says_for_as_many_micro_batches_as_devices(devices):
     # Li and Hoefler, section 3.3: 3 N / 2 + D - 2 backwards on the critical path, of two steps each.
@@ -81,7 +104,9 @@ def pipelines(draw):
     devices = draw(st.sampled_from([2, 4, 6]) if scheme == "chimera" else st.integers(1, 5))
     phases = draw(st.lists(st.sampled_from([BP, GP, WARMUP]), min_size=1, max_size=4))
     price = st.lists(st.integers(1, 4), min_size=devices, max_size=devices).map(tuple)
-    prices = Costs(draw(price), draw(price), draw(price), draw(st.integers(0, 3)))
+    back, weights = draw(price), draw(price)
+    backward = tuple(map(sum, zip(back, weights, strict=True)))
+    prices = Costs(draw(price), backward, draw(price), draw(st.integers(0, 3)), bp_weights=weights)
     return Pipeline(scheme, devices, draw(st.integers(1, 5)), tuple(phases)), prices
 
 
@@ -95,11 +120,12 @@ def checked_jobs(pipeline, prices):
         prices.bp_forward,
         prices.bp_backward,
         prices.gp_forward,
+        prices.bp_weights,
     )
 
 
 def facts(job):
-    return job.backward, job.batch, job.micro_batch, job.stage
+    return job.backward, job.batch, job.micro_batch, job.stage, job.weights
 
 
 @given(pipelines())
@@ -176,6 +202,10 @@ def test_activations_held_are_those_the_schemes_promise(case):
         assert held == (0,) * devices
     elif pipeline.scheme == "gpipe":
         assert held == (microbatches,) * devices
+    elif pipeline.scheme == "local":
+        assert held == (1,) * devices
+    elif pipeline.scheme == "zero-bubble":  # the delay of a stage's weights adds up with its forwards ahead
+        assert held == (min(microbatches, devices),) * devices
     elif pipeline.scheme == "dapple":
         assert held == tuple(min(microbatches, devices - device) for device in range(devices))
     else:
@@ -237,12 +267,30 @@ def test_costs_of_another_number_of_stages_are_refused():
         simulate(Pipeline("gpipe", 4, 4, (BP,)), costs(3))
 
 
-@pytest.mark.parametrize("scheme", list(SCHEMES))
+@pytest.mark.parametrize("scheme", [scheme for scheme in SCHEMES if scheme != "local"])
 def test_a_coarse_batch_is_short(scheme: str) -> None:
     """A pipeline is empty after a BP batch, so that a quarter of the work takes a quarter of its steps."""
     one = simulate(Pipeline(scheme, 4, 4, (Phase.BP,)), costs(4)).steps
     both = simulate(Pipeline(scheme, 4, 4, (Phase.BP, Phase.BP), (0.5, 1.0)), costs(4)).steps
     assert both == pytest.approx(1.25 * one)
+
+
+def test_a_coarse_batch_of_local_losses_adds_its_work_alone() -> None:
+    assert simulate(Pipeline("local", 4, 4, (BP, BP), (0.5, 1.0)), costs(4)).steps == 3 + 12 + 3
+
+
+@pytest.mark.parametrize("weights", [(2.0,), (0.0,), (-1.0,)])
+def test_gradients_of_weights_are_a_part_of_the_backward(weights) -> None:
+    with pytest.raises(ValueError, match=r"bp_weights=.* below 2"):
+        Costs((1,), (2,), (1,), bp_weights=weights)
+    with pytest.raises(ValueError, match="bp_weights: has 1 stages for 2 devices"):
+        simulate(Pipeline("zero-bubble", 2, 2, (BP,)), Costs((1, 1), (2, 2), (1, 1), bp_weights=(1,)))
+
+
+@pytest.mark.parametrize("scheme", ["zero-bubble", "local"])
+def test_steps_that_do_not_add_up_are_refused(scheme: str) -> None:
+    with pytest.raises(ValueError, match="use simulate"):
+        training_steps(scheme, 2, 2, (BP,), costs(2))
 
 
 def test_scales_that_do_not_fit_are_refused() -> None:

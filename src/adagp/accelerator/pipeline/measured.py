@@ -56,7 +56,7 @@ def measured(advice: Advice, devices: int, microbatches: int, scheme: str = "gpi
         advice: What was measured.
         devices: Devices, and as many stages.
         microbatches: Micro-batches in a batch.
-        scheme: One of `SCHEMES`.
+        scheme: One of `SCHEMES`, but not `local`, which has no exact gradients.
 
     Raises:
         ValueError: When no layer was measured, there are fewer layers than devices, or the scheme cannot have them.
@@ -66,9 +66,16 @@ def measured(advice: Advice, devices: int, microbatches: int, scheme: str = "gpi
     forward = _scaled([layer.forward_seconds for layer in advice.layers], advice.phases["forward"] / microbatches)
     gradients = [layer.input_gradient_seconds + layer.weight_gradient_seconds for layer in advice.layers]
     backward = _scaled(gradients, advice.phases["backward"] / microbatches)
+    shares = [
+        layer.weight_gradient_seconds / (whole or 1.0) for layer, whole in zip(advice.layers, gradients, strict=True)
+    ]
+    weights = [share * whole for share, whole in zip(shares, backward, strict=True)]
     cuts = balanced_cuts([ahead + back for ahead, back in zip(forward, backward, strict=True)], devices)
-    ahead, back = (tuple(sum(part[start:end]) for start, end in pairwise(cuts)) for part in (forward, backward))
-    costs = Costs(ahead, back, ahead)
+    ahead, back, own = (
+        tuple(sum(part[start:end]) for start, end in pairwise(cuts)) for part in (forward, backward, weights)
+    )
+    splits = all(0 < part < whole for part, whole in zip(own, back, strict=True))
+    costs = Costs(ahead, back, ahead, bp_weights=own if splits else ())
     plain = simulate(Pipeline(scheme, devices, microbatches, (Phase.BP,)), costs)
     phases = (Phase.GP,) * GP_BATCHES + (Phase.BP,)
     predicting = simulate(Pipeline(scheme, devices, microbatches, phases), costs)

@@ -1,9 +1,13 @@
-"""The order in which each device does its tasks: GPipe, DAPPLE and Chimera.
+"""The order in which each device does its tasks: GPipe, DAPPLE, Chimera, a zero-bubble pipeline and local losses.
 
 - GPipe (Huang et al., NeurIPS 2019): all forwards of a batch, then all backwards, both from the first micro-batch on.
 - DAPPLE (Fan et al., PPoPP 2021): stage s first does as many forwards as there are stages from it to the end, then a
   backward and a forward in turns.
 - Chimera (Li and Hoefler, SC 2021): two such pipelines in opposite directions, merged on every device.
+- Zero bubble (Qi et al., ICLR 2024, arXiv 2401.10241), as ZB-H1, which holds no more activations than DAPPLE: DAPPLE
+  whose backward is split. Stage s delays the gradients of its weights by s micro-batches, and does those that are left
+  when its other work is done.
+- Local losses: a forward and a backward in turns on every stage.
 
 GP batches have forwards only. The order does not depend on the costs of the stages.
 """
@@ -33,17 +37,31 @@ def _stream(pipeline: Pipeline, device: int, replica: int) -> list[Task]:
     for batch in range(len(pipeline.phases)):
         forwards = [Task(False, batch, micro_batch, stage, replica) for micro_batch in share]
         backwards = [task._replace(backward=True) for task in forwards] if pipeline.has_backward(batch) else []
-        ahead = len(forwards) if pipeline.scheme == "gpipe" else min(len(forwards), pipeline.devices - stage)
-        stream += _in_turns(forwards, backwards, ahead)
+        ahead = min(len(forwards), pipeline.devices - stage)
+        if pipeline.scheme in _AHEAD:
+            ahead = _AHEAD[pipeline.scheme] or len(forwards)
+        weights = [task._replace(weights=True) for task in backwards] if pipeline.splits_backward else []
+        stream += _in_turns(forwards, backwards, ahead, weights, stage)
     return stream
 
 
-def _in_turns(forwards: Sequence[Task], backwards: Sequence[Task], ahead: int) -> list[Task]:
-    """`ahead` forwards, then a backward and a forward in turns until both are used up."""
+_AHEAD = {"gpipe": None, "local": 1}
+"""How many forwards come before the first backward, where that does not depend on the stage; None for all."""
+
+
+def _in_turns(
+    forwards: Sequence[Task], backwards: Sequence[Task], ahead: int, weights: Sequence[Task], delay: int
+) -> list[Task]:
+    """`ahead` forwards, then a backward and a forward in turns until both are used up.
+
+    Where the backward is split, the gradients of the weights follow `delay` backwards later, and the rest at the end.
+    """
     turns = list(forwards[:ahead])
     for place, backward in enumerate(backwards):
         turns.append(backward)
+        turns += weights[place - delay : place - delay + 1] if place >= delay else []
         turns += forwards[ahead + place : ahead + place + 1]
+    turns += weights[max(len(backwards) - delay, 0) :]
     return turns if backwards else list(forwards)
 
 

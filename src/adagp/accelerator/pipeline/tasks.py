@@ -11,6 +11,8 @@ SCHEMES: Mapping[str, str] = {
     "gpipe": "all forwards of a batch, then all backwards",
     "dapple": "one forward, one backward (1F1B): with equal stages as fast as gpipe, fewer activations held",
     "chimera": "two such pipelines in opposite directions, so that each stage is held by two devices",
+    "zero-bubble": "1F1B with the backward split: weight gradients wait until there is nothing else to do (ZB-H1)",
+    "local": "each stage has its backward right after its forward, by a loss of its own; no exact gradients",
 }
 """How micro-batches are ordered and stages are placed."""
 
@@ -19,11 +21,13 @@ class Task(NamedTuple):
     """One pass of one micro-batch through one stage. All numbers count from 0, as torch counts ranks and stages.
 
     Attributes:
-        backward: Whether it is the backward; otherwise it is the forward.
+        backward: Whether it is the backward; otherwise it is the forward. Where the backward is split, the first part
+            of it: the gradient of the stage's input.
         batch: The batch.
         micro_batch: The micro-batch within its batch.
         stage: The stage.
         replica: Which of the pipelines carries the micro-batch: the second of Chimera runs from the last device down.
+        weights: Whether it is the second part of a split backward: the gradient of the stage's weights.
     """
 
     backward: bool
@@ -31,6 +35,7 @@ class Task(NamedTuple):
     micro_batch: int
     stage: int
     replica: int
+    weights: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,8 +84,14 @@ class Pipeline:
         return (range(half), range(half, self.microbatches))
 
     def all_bp(self) -> "Pipeline":
-        """The same batches by plain backpropagation, the reference of a speed-up."""
-        return replace(self, phases=(Phase.BP,) * len(self.phases), scales=())
+        """The same batches by plain backpropagation, the reference of a speed-up; that of local losses is 1F1B."""
+        scheme = "dapple" if self.scheme == "local" else self.scheme
+        return replace(self, scheme=scheme, phases=(Phase.BP,) * len(self.phases), scales=())
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether the gradients of a stage's input and of its weights are tasks of their own."""
+        return self.scheme == "zero-bubble"
 
     def scale_of(self, batch: int) -> float:
         """The fraction of their size that the samples of a batch have."""
@@ -111,11 +122,13 @@ class Pipeline:
         """The tasks that must end before a task can start, on top of its device's own order.
 
         A forward needs the stage before it, and the weights: the stage's update of the batch before. A backward needs
-        the stage after it, and its own forward.
+        the stage after it, unless it starts at a loss of its own stage, and its own forward.
         """
+        if task.weights:
+            return [task._replace(weights=False)]
         if task.backward:
             own = [task._replace(backward=False)]
-            last = task.stage == self.devices - 1
+            last = self.scheme == "local" or task.stage == self.devices - 1
             return own if last else [*own, task._replace(stage=task.stage + 1)]
         before = [task._replace(stage=task.stage - 1)] if task.stage else []
         return before + (self._updated_by(task.batch - 1, task.stage) if task.batch else [])
@@ -127,8 +140,11 @@ class Pipeline:
         micro-batch of a share last. Holders of the same stage wait for each other, so that their weights stay equal.
         """
         backward = self.has_backward(batch)
+        weights = backward and self.splits_backward
         return [
-            Task(backward, batch, share[-1], stage, replica) for replica, share in enumerate(self.shares) if len(share)
+            Task(backward, batch, share[-1], stage, replica, weights)
+            for replica, share in enumerate(self.shares)
+            if len(share)
         ]
 
 

@@ -66,8 +66,10 @@ class Timeline:
     def _most_held(self, row: tuple[Slot, ...]) -> int:
         held = most = 0
         for slot in row:
-            if slot.task.backward:
+            if slot.task.weights or (slot.task.backward and not self.pipeline.splits_backward):
                 held -= 1
+            elif slot.task.backward:
+                continue
             elif self.pipeline.has_backward(slot.task.batch):
                 held += 1
             most = max(most, held)

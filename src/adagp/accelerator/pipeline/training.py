@@ -24,13 +24,17 @@ def training_steps(
     Messages must take no time: Chimera's replicas of a stage exchange some between two batches.
 
     Args:
-        scheme: One of `SCHEMES`.
+        scheme: `gpipe`, `dapple` or `chimera`.
         devices: The number of devices.
         microbatches: Micro-batches per batch.
         phases: The phase of each batch, from `phases_of`.
         costs: How long each stage takes.
         scales: The scale of each batch, from `scales_of`; empty where all are full.
     """
+    if scheme in ("zero-bubble", "local"):
+        raise ValueError(
+            f"scheme={scheme!r}: its stages do not end a batch in order, so steps do not add up; use simulate"
+        )
     if costs.communication:
         raise ValueError(f"communication={costs.communication}: only what costs 0 adds up; use simulate")
     if scales and len(scales) != len(phases):
