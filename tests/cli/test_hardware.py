@@ -1,7 +1,7 @@
 import json
 import sys
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from adagp.accelerator import Design, LayerOp, LayerShape, Pass
 from adagp.accelerator.rtl import checks, golden, verilated
 from adagp.accelerator.rtl.measure import small_cores
+from adagp.accelerator.rtl.speedup import Clocked
 from adagp.accelerator.rtl.synthesis import LIBERTY
 from adagp.accelerator.rtl.tools import yosys_version
 from adagp.accelerator.rtl.training import TrainedBatch
@@ -227,3 +228,46 @@ def test_without_amaranth_the_extra_is_named(monkeypatch):
     done = run("synth")
     assert done.exit_code == 1
     assert "pip install 'adagp[hardware]'" in done.stderr
+
+
+@pytest.fixture
+def clocked(monkeypatch):
+    """`speedup` with clocks that count up instead of a simulator; the cases that were asked for."""
+    asked = []
+
+    def layer(model, op, design, phase, timing, tell):
+        asked.append((op.name, design.value, phase.value))
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        cycles = 100 * len(asked)
+        return Clocked(model, op.name, op.shape.batch, design.value, phase.value, True, cycles, cycles, cycles)
+
+    monkeypatch.setattr("adagp.accelerator.rtl.speedup.clock_layer", layer)
+    return asked
+
+
+def test_an_interrupted_speedup_goes_on_where_it_was(clocked, tmp_path):
+    arguments = ("speedup", "--cnn-batch", "0", "--layers", "features.3", "--file", str(tmp_path / "found.json"))
+    assert run(*arguments).exit_code != 0
+    done = run(*arguments, "--json")
+    assert done.exit_code == 0, done.output
+    assert len(clocked) == 8  # seven cases, one of them twice
+    assert len(set(clocked)) == 7
+    assert json.loads(done.stdout) == json.loads((tmp_path / "found.json").read_text())
+    assert run(*arguments).exit_code == 0
+    assert len(clocked) == 8
+    other = run(*arguments, "--latency", "5")
+    assert other.exit_code == 2
+    assert "was made with" in other.stderr
+
+
+def test_a_speedup_fails_where_a_batch_is_not_exact(clocked, tmp_path):
+    file = tmp_path / "found.json"
+    batch = Clocked("vgg13", "features.3", 8, "baseline", "BP", False, 5, 5, 5)
+    setting = {"data": "cifar10", "bandwidth_words": 16, "latency_cycles": 20}
+    file.write_text(json.dumps({**setting, "batches": [asdict(batch)]}))
+    done = run("speedup", "--cnn-batch", "0", "--layers", "none", "--file", str(file))
+    assert done.exit_code == 1
+    assert "vgg13 features.3, BP on baseline" in done.stderr
+    file.write_text("[]")
+    assert "has no clocked batches" in run("speedup", "--layers", "none", "--file", str(file)).stderr

@@ -15,6 +15,7 @@ from adagp.cli import machine_options, options
 from adagp.cli.common import check_folders, command, print_files, print_json, print_table, refusals
 from adagp.cli.display import Display
 from adagp.cli.groups import MARKUP, QuickGroup
+from adagp.cli.hardware_speedup import speedup_command
 from adagp.errors import AdagpError
 from adagp.files import write_bytes
 from adagp.report.hardware import checks_table, cycles_table, designs_png, run_table, synthesis_table, training_table
@@ -113,7 +114,7 @@ def run_command(
 
         chosen, which, timing = _design(design), _phase(phase), Timing(bandwidth, latency)
         cores = geometries(chosen, parse_pes("array", array), parse_pes("second_array", second_array))
-        op = _layer(network(model, data, batch), layer, model)
+        op = find_layer(network(model, data, batch), layer, model)
         program = layer_program(op, chosen, which, cores, timing, seed)
         simulator = choose_simulator(program.model_cycles, cores, display.on_message, waveforms=vcd is not None)
         text = f"clocking {layer} on {simulator.name}"
@@ -218,6 +219,9 @@ def report_command(as_json: options.Json = False, debug: options.Debug = False) 
     print_table(cycles_table(found))
 
 
+hardware_app.command("speedup")(speedup_command)
+
+
 @hardware_app.command("synth")
 @command
 def synth_command(
@@ -315,7 +319,12 @@ def draw_command(
     print_files(picture=out)
 
 
-def _layer(ops: "Sequence[LayerOp]", name: str, model: str) -> "LayerOp":
+def find_layer(ops: "Sequence[LayerOp]", name: str, model: str) -> "LayerOp":
+    """The layer of that name.
+
+    Raises:
+        ValueError: If the model has none.
+    """
     for op in ops:
         if op.name == name:
             return op

@@ -4,11 +4,14 @@ import numpy as np
 
 from adagp.accelerator import Pass
 from adagp.accelerator.rtl import golden
+from adagp.accelerator.rtl.correlating import Correlating
 from adagp.accelerator.rtl.descriptor import Mode
 from adagp.accelerator.rtl.dram import Allocator
+from adagp.accelerator.rtl.finishing import Finish
 from adagp.accelerator.rtl.golden_batch import integer_sums
+from adagp.accelerator.rtl.pipeline import Pipeline
+from adagp.accelerator.rtl.sliding import Sliding
 from adagp.accelerator.rtl.tensors import Filters, Images
-from adagp.accelerator.rtl.works import Correlating, Finish, Pipeline, Sliding
 
 SHIFT = 7
 

@@ -12,9 +12,9 @@ from adagp.accelerator.designs import Design
 from adagp.accelerator.rtl.geometry import CoreGeometry
 from adagp.accelerator.rtl.memory_map import MemoryMap
 from adagp.accelerator.rtl.passes import LayerPasses, PredictorPasses
+from adagp.accelerator.rtl.pipeline import Pipeline
 from adagp.accelerator.rtl.program import Program
 from adagp.accelerator.rtl.top import MAIN, PREDICTOR
-from adagp.accelerator.rtl.works import Pipeline
 from adagp.schedules import Phase
 
 Stage = dict[str, list[Callable[[], None]]]

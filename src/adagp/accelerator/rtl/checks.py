@@ -15,18 +15,21 @@ from torch.nn import functional
 from adagp.accelerator.designs import Design
 from adagp.accelerator.rtl import golden, golden_batch
 from adagp.accelerator.rtl.batches import BatchPrograms
+from adagp.accelerator.rtl.correlating import Correlating
 from adagp.accelerator.rtl.cycles import program_cycles
 from adagp.accelerator.rtl.dram import Allocator, Timing
+from adagp.accelerator.rtl.finishing import Finish
 from adagp.accelerator.rtl.fixed import Bilinear, Fixed, Reals, exponent_for, multiplied, product_error
 from adagp.accelerator.rtl.geometry import CoreGeometry
 from adagp.accelerator.rtl.golden import Integers
 from adagp.accelerator.rtl.golden_batch import pass_sums
 from adagp.accelerator.rtl.integer_network import IntegerNetwork, Shifts
 from adagp.accelerator.rtl.memory_map import MemoryMap
+from adagp.accelerator.rtl.pipeline import Pipeline
+from adagp.accelerator.rtl.sliding import Sliding
 from adagp.accelerator.rtl.tensors import Convolution, Filters, Images
 from adagp.accelerator.rtl.testbench import Bench
 from adagp.accelerator.rtl.top import MAIN
-from adagp.accelerator.rtl.works import Correlating, Finish, Pipeline, Sliding
 from adagp.accelerator.shapes import Pass
 from adagp.schedules import Phase
 

@@ -7,11 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from adagp.accelerator.array import Array
-from adagp.accelerator.array_tasks import batch_tasks
-from adagp.accelerator.designs import Design, batch_steps
-from adagp.accelerator.layer_costs import network_costs
-from adagp.accelerator.machine import Machine
+from adagp.accelerator.designs import Design
 from adagp.accelerator.rtl import golden_batch
 from adagp.accelerator.rtl.batches import BatchPrograms
 from adagp.accelerator.rtl.cycles import CoreCycles, program_cycles
@@ -20,6 +16,7 @@ from adagp.accelerator.rtl.dram import Timing
 from adagp.accelerator.rtl.geometry import CoreGeometry
 from adagp.accelerator.rtl.integer_network import IntegerNetwork, Shifts, random_network
 from adagp.accelerator.rtl.memory_map import MemoryMap
+from adagp.accelerator.rtl.no_stalls import no_stall_cycles
 from adagp.accelerator.rtl.tensors import Convolution
 from adagp.accelerator.rtl.testbench import Bench
 from adagp.accelerator.rtl.top import MAIN, PREDICTOR
@@ -27,7 +24,6 @@ from adagp.accelerator.rtl.verilated import VerilatedBench
 from adagp.accelerator.shapes import LayerShape, Pass
 from adagp.accelerator.workload import LayerOp, PredictorShape
 from adagp.schedules import Phase
-from adagp.schedules.plan import BACKPROP, Plan
 
 Simulator = type[Bench] | type[VerilatedBench]
 
@@ -208,7 +204,9 @@ def run_layer(
         bit_exact=exact,
         cycles=cycles,
         model_cycles=program.model_cycles,
-        no_stall_cycles=no_stall_cycles(op, program.design, program.phase, program.cores, program.network.grid),
+        no_stall_cycles=no_stall_cycles(
+            [op], program.design, program.phase, program.cores, program.network.grid, program.timing
+        ),
         moved_words=moved,
         use={
             unit: CoreUse(
@@ -218,21 +216,6 @@ def run_layer(
             for unit, found in program.expected.items()
         },
     )
-
-
-def no_stall_cycles(
-    op: LayerOp, design: Design, phase: Phase, cores: Mapping[str, CoreGeometry], grid: int = PredictorShape().grid
-) -> int:
-    """Cycles of a layer's part of a batch by the accelerator model, without stalls."""
-    second = cores.get(PREDICTOR, cores[MAIN])
-    machine = Machine(
-        array=Array(cores[MAIN].rows, cores[MAIN].columns),
-        second_array=Array(second.rows, second.columns),
-        predictor=PredictorShape(grid=grid),
-    )
-    plan = Plan(Phase.GP, "predicted") if phase is Phase.GP else BACKPROP
-    tasks = batch_tasks([op], plan, learning=design is not Design.BASELINE)
-    return sum(step.cycles for step in batch_steps(design, network_costs([op], machine), tasks, machine))
 
 
 _LIMIT = 1000

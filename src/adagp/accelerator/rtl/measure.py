@@ -6,11 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from adagp.accelerator.array import Array
-from adagp.accelerator.array_tasks import batch_tasks
-from adagp.accelerator.designs import Design, batch_steps
-from adagp.accelerator.layer_costs import network_costs
-from adagp.accelerator.machine import Machine
+from adagp.accelerator.designs import Design
 from adagp.accelerator.rtl.batches import BatchPrograms
 from adagp.accelerator.rtl.cycles import program_cycles
 from adagp.accelerator.rtl.descriptor import Unit
@@ -19,14 +15,12 @@ from adagp.accelerator.rtl.geometry import CoreGeometry
 from adagp.accelerator.rtl.golden import Integers
 from adagp.accelerator.rtl.integer_network import IntegerNetwork, random_network
 from adagp.accelerator.rtl.memory_map import MemoryMap
+from adagp.accelerator.rtl.no_stalls import layer_ops, no_stall_cycles
 from adagp.accelerator.rtl.tensors import Convolution
 from adagp.accelerator.rtl.testbench import Bench, Trace
 from adagp.accelerator.rtl.top import MAIN, PREDICTOR
 from adagp.accelerator.rtl.verilated import VerilatedBench
-from adagp.accelerator.shapes import Pass
-from adagp.accelerator.workload import LayerOp, PredictorShape
 from adagp.schedules import Phase
-from adagp.schedules.plan import BACKPROP, Plan
 
 LAYERS = (
     Convolution(1, 2, (4, 4), (3, 3), padding=(1, 1)),
@@ -121,35 +115,6 @@ def account(design: Design, phase: Phase, traces: Mapping[str, Trace]) -> BatchC
         measured=max(trace.cycles for trace in traces.values()) - before,
         model=max(core.cycles for core in expected.values()) - before,
         array=expected[MAIN].busy[Unit.ARRAY],
-        no_stalls=no_stall_cycles(design, phase),
+        no_stalls=no_stall_cycles(layer_ops(LAYERS, SAMPLES), design, phase, cores, GRID, TIMING),
         moved_words=sum(trace.read_words + trace.written_words for trace in traces.values()),
     )
-
-
-def small_model() -> tuple[list[LayerOp], Machine]:
-    """The small network and its machine for the accelerator model."""
-    ops = [
-        LayerOp(
-            f"layer{index}",
-            "linear" if layer.image == (1, 1) else "convolution",
-            layer.shape(SAMPLES),
-            tuple(Pass) if index else (Pass.FORWARD, Pass.WEIGHT_GRAD),
-            covered=True,
-        )
-        for index, layer in enumerate(LAYERS)
-    ]
-    machine = Machine(
-        array=Array(_CORE.rows, _CORE.columns),
-        second_array=Array(_SECOND.rows, _SECOND.columns),
-        predictor=PredictorShape(grid=GRID),
-        dram_words_per_cycle=TIMING.bandwidth_words,
-    )
-    return ops, machine
-
-
-def no_stall_cycles(design: Design, phase: Phase) -> int:
-    """Cycles of a batch of the small network by the accelerator model."""
-    ops, machine = small_model()
-    plan = Plan(Phase.GP, "predicted") if phase is Phase.GP else BACKPROP
-    tasks = batch_tasks(ops, plan, learning=design is not Design.BASELINE)
-    return sum(step.cycles for step in batch_steps(design, network_costs(ops, machine), tasks, machine))

@@ -5,12 +5,15 @@ Each function adds one pass to a core's program. What one pass writes to DRAM, a
 
 from dataclasses import dataclass
 
+from adagp.accelerator.rtl.correlating import Correlating
 from adagp.accelerator.rtl.descriptor import Drain, Load, Memory, Mode
+from adagp.accelerator.rtl.finishing import Finish, Pool, Resident
 from adagp.accelerator.rtl.geometry import folds
 from adagp.accelerator.rtl.memory_map import MemoryMap
+from adagp.accelerator.rtl.pipeline import Pipeline
 from adagp.accelerator.rtl.program import Loop
+from adagp.accelerator.rtl.sliding import Sliding
 from adagp.accelerator.rtl.tensors import Convolution, Filters, Images
-from adagp.accelerator.rtl.works import Correlating, Finish, Pipeline, Pool, Resident, Sliding
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,137 @@
+"""What happens to finished sums: they are rounded, masked or subtracted, pooled, and drained to DRAM."""
+
+from dataclasses import dataclass
+
+from adagp.accelerator.rtl.descriptor import Drain, Load, Memory, Mode
+from adagp.accelerator.rtl.pipeline import Pipeline
+from adagp.accelerator.rtl.program import ONCE, Loop
+from adagp.accelerator.rtl.tensors import Filters, Images
+
+
+@dataclass(frozen=True)
+class Resident:
+    """A streamed operand that stays in the predictor's memory: (rows x channels), fold after fold.
+
+    Attributes:
+        base: First address.
+        rows: Rows that a fold has.
+    """
+
+    base: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Where sums are pooled to, for the predictor.
+
+    Attributes:
+        cells: Cells along both axes; they divide the result evenly.
+        out: Images of the cells.
+        shift: Bits that a cell's sum is shifted right by.
+        repeat: Pixels of `out` along both axes that take the same cell.
+    """
+
+    cells: tuple[int, int]
+    out: Images
+    shift: int
+    repeat: tuple[int, int] = (1, 1)
+
+
+@dataclass(frozen=True)
+class Finish:
+    """What happens to finished sums.
+
+    Attributes:
+        out: Where they go: images, or filters for a weight gradient.
+        shift: Bits that they are shifted right by.
+        mode: What else happens to them.
+        old: The operand of an update or a mask, laid out as `out`.
+        in_place: Where in the predictor's memory the old words are, if they are there and are replaced.
+        pool: Where the sums are pooled to, if they are.
+    """
+
+    out: Images | Filters
+    shift: int
+    mode: Mode = Mode.PLAIN
+    old: Images | Filters | None = None
+    in_place: Resident | None = None
+    pool: Pool | None = None
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Some folds of the columns of a result: the first, how many, and of how many columns in all."""
+
+    first: int
+    count: int
+    all: int
+    wide: int
+
+    def width(self, fold: int) -> int:
+        """Columns of a fold."""
+        return min(self.wide, self.all - (self.first + fold) * self.wide)
+
+
+def drain_tile(
+    line: Pipeline,
+    finish: Finish,
+    start: int,
+    loops: tuple[Loop, ...],
+    olds: tuple[Loop, ...],
+    m: int,
+    columns: Columns,
+    half: int,
+    last: int,
+    *,
+    pool_base: int = 0,
+    pool_stride: int = 0,
+    old_start: int = 0,
+    place: int = 0,
+) -> int:
+    """Load the old words of a tile, if any, and drain its sums; returns the last drain."""
+    after, folds_ = [last], range(columns.count)
+    if finish.in_place is not None:
+        for fold in folds_:
+            width, number = columns.width(fold), columns.first + fold
+            old_base = finish.in_place.base + number * finish.in_place.rows + place
+            drain = Drain(
+                start + number * columns.wide,
+                m,
+                half,
+                finish.mode,
+                finish.shift,
+                words=width,
+                tail=width,
+                old_base=old_base,
+                output_base=fold * m,
+                in_place=True,
+            )
+            index = line.program.work(drain, loops, after)
+        return index
+    old_base = 0
+    if finish.old is not None:
+        old_half, old_base, readers = line.next_half(Memory.OLD)
+        for fold in folds_:
+            width = columns.width(fold)
+            address = old_start + (columns.first + fold) * columns.wide
+            load = Load(Memory.OLD, address, old_base + fold * m, width, width)
+            loaded = line.program.work(load, olds, readers)
+        after.append(loaded)
+    drain = Drain(
+        start + columns.first * columns.wide,
+        columns.count * m,
+        half,
+        finish.mode,
+        finish.shift,
+        words=columns.width(0),
+        tail=columns.width(columns.count - 1),
+        old_base=old_base,
+        pool_base=pool_base,
+        pools=finish.pool is not None,
+    )
+    whole = (*loops, *(ONCE for _ in range(5 - len(loops))))
+    index = line.program.work(drain, (*whole, Loop(columns.count, columns.wide, pool_stride=pool_stride)), after)
+    if finish.old is not None:
+        line.read_by(Memory.OLD, old_half, index)
+    return index
