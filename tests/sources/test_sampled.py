@@ -2,6 +2,7 @@
 
 import copy
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -114,6 +115,43 @@ def test_rows_take_a_share_of_the_memory_of_the_input(first: nn.Module) -> None:
         held[keep] = sum(seen.storages.values())
     left = held["input"] - x.nbytes
     assert held["rows"] - left < 0.35 * x.nbytes
+
+
+class Branches(nn.Module):
+    """Two layers with the same input, or with what looks like it."""
+
+    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.before, self.left, self.right = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+        self.between = between
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.before(x)
+        left = self.left(x)
+        return left + self.right(self.between(x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("between", "rates", "shares"),
+    [
+        (lambda x: x, {}, True),
+        (lambda x: x.clone(), {}, False),
+        (lambda x: x.detach().add_(0.0), {}, False),
+        (lambda x: x, {"right": 0.4}, False),
+    ],
+)
+def test_layers_with_the_same_input_share_its_rows(
+    between: Callable[[Tensor], Tensor], rates: dict[str, float], shares: bool
+) -> None:
+    torch.manual_seed(0)
+    x, model = torch.randn(40, 6), Branches(between)
+    sampled = Sampled(rate=0.3, rates=rates, keep="rows")
+    gp = attach(model, {"left": "sampled", "right": "sampled"}, sampled=sampled)
+    first = under_plan(gp, lambda net: net(x).sin().sum())
+    assert torch.equal(first["left.weight"], first["right.weight"]) == shares  # their grad_output is the same
+    gp.optimizer.zero_grad()
+    again = under_plan(gp, lambda net: net(x).sin().sum())
+    assert not torch.equal(first["left.weight"], again["left.weight"])
 
 
 def test_a_resumed_run_draws_the_same_rows() -> None:
