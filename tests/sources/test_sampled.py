@@ -223,28 +223,32 @@ def test_a_state_with_other_rates_is_refused() -> None:
         attach(model, {"0": "sampled"}).load_state_dict(state)
 
 
-def test_micro_batches_add_up() -> None:
+@pytest.mark.parametrize(("keep", "layer"), [("input", "0"), ("rows", "7")])
+def test_micro_batches_add_up(keep: str, layer: str) -> None:
     (x, y), *_ = batches(1)
     model = build()
     model[1].eval()  # batch statistics would tell whole and halves apart
     true = plain(model, lambda net: nn.functional.cross_entropy(net(x), y, reduction="sum"))
-    gp = attach(model, {"0": "sampled", "3": "sampled"}, sampled=Sampled(rate=0.6))
+    gp = attach(model, {layer: "sampled", "3": "sampled"}, sampled=Sampled(rate=0.6, keep=keep))
     found = []
     for _ in range(120):
         with gp.batch() as batch:
             for part in (slice(4), slice(4, 8)):
                 batch.backward(nn.functional.cross_entropy(model(x[part]), y[part], reduction="sum"))
-        found.append(gradients(model)["0.weight"])
+        found.append(gradients(model)[f"{layer}.weight"])
         gp.optimizer.zero_grad()
     draws = torch.stack(found)
-    assert bool(((draws.mean(0) - true["0.weight"]).abs() <= 5 * draws.std(0) / 120**0.5 + 1e-3).all())
+    assert len({float(one.sum()) for one in found[:20]}) > 1
+    assert bool(((draws.mean(0) - true[f"{layer}.weight"]).abs() <= 5 * draws.std(0) / 120**0.5 + 1e-3).all())
 
 
-def test_a_scaler_unscales_what_was_sampled_and_skips_what_overflows() -> None:
+@pytest.mark.parametrize(("keep", "layer"), [("input", "3"), ("rows", "7")])
+def test_a_scaler_unscales_what_was_sampled_and_skips_what_overflows(keep: str, layer: str) -> None:
     (x, y), *_ = batches(1)
     model = build()
-    expected = under_plan(attach(copy.deepcopy(model), {"3": "sampled"}), lambda net: loss_of(net, x, y))
-    gp = attach(model, {"3": "sampled"})
+    alone = attach(copy.deepcopy(model), {layer: "sampled"}, sampled=Sampled(keep=keep))
+    expected = under_plan(alone, lambda net: loss_of(net, x, y))
+    gp = attach(model, {layer: "sampled"}, sampled=Sampled(keep=keep))
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     with gp.batch(scaler=scaler) as batch:
         batch.backward(loss_of(model, x, y))
@@ -257,10 +261,11 @@ def test_a_scaler_unscales_what_was_sampled_and_skips_what_overflows() -> None:
     assert scaler.get_scale() == 512.0
 
 
-def test_autocast_gives_gradients_in_the_weights_type() -> None:
+@pytest.mark.parametrize("keep", ["input", "rows"])
+def test_autocast_gives_gradients_in_the_weights_type(keep: str) -> None:
     (x, y), *_ = batches(1)
     model = build()
-    gp = attach(model, {"0": "sampled", "7": "sampled"}, sampled=Sampled(rate=0.99))
+    gp = attach(model, {"0": "sampled", "7": "sampled"}, sampled=Sampled(rate=0.99, keep=keep))
     true = plain(model, lambda net: loss_of(net, x, y))
     with gp.batch() as batch:
         with torch.autocast("cpu", torch.bfloat16):
