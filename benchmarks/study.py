@@ -1,5 +1,6 @@
 """Many trainings by recipes, in any number of processes, each of which may be stopped at any time."""
 
+import argparse
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -105,6 +106,19 @@ class Study(ABC, Generic[C]):
         (self.folder / case.folder / "scores.json").write_text(json.dumps(scores))
         print(case.folder, scores, flush=True)
 
+    @abstractmethod
+    def table(self) -> None:
+        """Print what is finished."""
+
+    def serve(self, options: argparse.Namespace) -> None:
+        """Do what `options_of_study` asked for."""
+        if options.collect:
+            self.collect()
+        elif options.table:
+            self.table()
+        else:
+            self.run_all()
+
     def groups(self) -> dict[C, list[dict[str, float]]]:
         """The results of all finished cases, those that differ by the seed alone together."""
         found: dict[C, list[dict[str, float]]] = {}
@@ -112,6 +126,15 @@ class Study(ABC, Generic[C]):
             if (result := self.result(case)) is not None:
                 found.setdefault(replace(case, seed=0), []).append(result)  # type: ignore[type-var]
         return found
+
+
+def options_of_study(about: str | None) -> argparse.ArgumentParser:
+    """A parser of what every study takes."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--table", action="store_true", help="print what is there")
+    parser.add_argument("--collect", action="store_true", help="add what is finished to benchmarks/results")
+    return parser
 
 
 def accuracies(run: Run, dataset: DataSet) -> dict[str, float]:

@@ -14,14 +14,13 @@ Every run is a folder below RUNS. Several processes may share the work, and any 
 delete their lines there to do so. `--table` prints what is there. Data: the folder named by ADAGP_DATA.
 """
 
-import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
 from adagp.training import Recipe
-from benchmarks.study import RESULTS, SEEDS, Study
+from benchmarks.study import RESULTS, SEEDS, Study, options_of_study
 
 EPOCHS = 8
 COLLECTED = RESULTS / "time_to_accuracy.json"
@@ -137,20 +136,11 @@ class TimeToAccuracy(Study[Case]):
 
 def main() -> None:
     """Run what is missing, or print what is there."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path)
+    parser = options_of_study(__doc__)
     parser.add_argument("--networks", nargs="*", default=[network.name for network in NETWORKS])
-    parser.add_argument("--table", action="store_true", help="print what is there")
-    parser.add_argument("--collect", action="store_true", help="add what is finished to benchmarks/results")
     options = parser.parse_args()
     networks = tuple(network for network in NETWORKS if network.name in options.networks)
-    study = TimeToAccuracy(options.runs, networks)
-    if options.collect:
-        study.collect()
-    elif options.table:
-        study.table()
-    else:
-        study.run_all()
+    TimeToAccuracy(options.runs, networks).serve(options)
 
 
 if __name__ == "__main__":
