@@ -2,9 +2,9 @@
 
 A ResNet-8 and a VGG-13 train on 12,800 images of CIFAR-10 for 8 epochs, batch 128, and a Transformer 128 wide on
 Multi30k for 5. Each trains plainly, sampled at a half and a quarter of the positions, by `economical`, and in two local
-parts; the Transformer also with `keep="rows"`. One thread, three seeds. Learning rates are chosen with seed 0 on training
-images left out: for the ResNet-8 each method's own, of three; for VGG-13 that of plain backpropagation, in runs of a
-quarter of the length. The Transformer has that of its preset.
+parts; the Transformer also with `keep="rows"`. One thread, three seeds. Learning rates are chosen with seed 0 on
+training images left out: for the ResNet-8 each method's own, of three; for VGG-13 that of plain backpropagation, in
+runs of a quarter of the length. The Transformer has that of its preset.
 
 Every run is a folder below RUNS. Several processes may share the work, and any of them may be stopped at any time.
 `--collect` adds what is finished to `benchmarks/results`. Those cases are not run again, on this machine or another;

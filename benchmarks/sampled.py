@@ -302,7 +302,8 @@ def measure_memory(name: str, rounds: int) -> dict[str, Any]:
             for block in blocks:
                 del block.forward
 
-    ways = {"plain": plain, "checkpointing": checkpointed, "sampled 0.25": attached(Sampled(0.25))}
+    ways = {"plain": plain, "checkpointing": checkpointed}
+    ways |= {f"sampled {rate:g}": attached(Sampled(rate)) for rate in (0.5, 0.25)}
     ways |= {f'sampled {rate:g}, keep="rows"': attached(Sampled(rate, keep="rows")) for rate in (0.25, 0.1)}
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     for turn in range(rounds + 1):
