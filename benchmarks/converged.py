@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean
 
 from adagp.training import Recipe
-from benchmarks.study import RESULTS, Study, study_command
+from benchmarks.study import RESULTS, Study, options_of_study
 
 COLLECTED = RESULTS / "converged.json"
 EPOCHS = 30
@@ -93,4 +93,5 @@ class Converged(Study[Case]):
 
 
 if __name__ == "__main__":
-    study_command(__doc__, lambda given: Converged(given.runs))
+    options = options_of_study(__doc__).parse_args()
+    Converged(options.runs).serve(options)

@@ -7,7 +7,7 @@ for layers of at least 128 input and output channels. The exit code says whether
 `layers`: for each layer of a network, the same seconds, and the variance that sampling adds over that between batches,
 after some batches of training on real data.
 
-`memory`: peak bytes and seconds of a batch, plain, with activation checkpointing, and with `keep="rows"`.
+`memory`: peak bytes and CPU seconds of a batch, plain, with activation checkpointing, and with `keep="rows"`.
 
 Results are files in benchmarks/results. Data: the folder named by ADAGP_DATA.
 """
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
-from time import perf_counter, process_time
+from time import process_time
 from typing import Any, NamedTuple
 
 import torch
@@ -39,7 +39,10 @@ from adagp.training.advising import recipe_training
 from adagp.training.environment import describe
 from adagp.training.recipe_files import load_preset
 
-NETWORKS = {"layers": ("vgg13", "resnet20", "resnet50", "transformer"), "memory": ("transformer", "gpt", "resnet50")}
+NETWORKS = {
+    "layers": ("vgg13", "resnet20", "resnet50", "transformer"),
+    "memory": ("transformer", "transformer-256", "transformer-2048", "gpt", "resnet50"),
+}
 RESULTS = Path(__file__).with_name("results")
 CPU = torch.device("cpu")
 RATES = (0.1, 0.25, 0.5)
@@ -51,6 +54,11 @@ TRAININGS: dict[str, tuple[str, dict[str, Any]]] = {
     "resnet20": ("cifar10-resnet20-tuned", {"batch_size": 128}),
     "resnet50": ("cifar10-resnet50-tuned", {"batch_size": 32}),
     "transformer": ("multi30k-transformer-paper", {"batch_size": 64, "vocabulary": 4000}),
+    "transformer-256": ("multi30k-transformer-paper", {"batch_size": 256, "vocabulary": 4000}),
+    "transformer-2048": (
+        "multi30k-transformer-paper",
+        {"batch_size": 64, "vocabulary": 4000, "sizes": {"hidden": 2048}},
+    ),
     "gpt": ("multi30k-gpt-tuned", {"sizes": {"context": 128, "layers": 4, "width": 256, "heads": 8}}),
 }
 
@@ -263,7 +271,7 @@ def _speed_up(row: dict[str, Any]) -> float:
 
 
 def measure_memory(name: str, rounds: int) -> dict[str, Any]:
-    """Peak bytes above what is there before the batch, and seconds, of each way to run it in turn."""
+    """Peak bytes above what is there before the batch, and median CPU seconds, of each way to run it in turn."""
     training, batches = build(name)
     layers = schedules.layer_names(training.model, "Conv[12]d|Linear")
     sampled = Plan(Phase.BP, "backprop", dict.fromkeys(layers, "sampled"))
@@ -294,15 +302,16 @@ def measure_memory(name: str, rounds: int) -> dict[str, Any]:
             for block in blocks:
                 del block.forward
 
-    ways = {"plain": plain, "checkpointing": checkpointed, "sampled 0.25": attached(Sampled(0.25))}
+    ways = {"plain": plain, "checkpointing": checkpointed}
+    ways |= {f"sampled {rate:g}": attached(Sampled(rate)) for rate in (0.5, 0.25)}
     ways |= {f'sampled {rate:g}, keep="rows"': attached(Sampled(rate, keep="rows")) for rate in (0.25, 0.1)}
     seconds: dict[str, list[float]] = {way: [] for way in ways}
     for turn in range(rounds + 1):
         for way in random.Random(turn).sample(list(ways), len(ways)):
-            begin = perf_counter()
+            begin = process_time()
             ways[way]()
             if turn:
-                seconds[way].append(perf_counter() - begin)
+                seconds[way].append(process_time() - begin)
     found = {way: {"peak_bytes": peak_bytes(run, CPU), "seconds": median(seconds[way])} for way, run in ways.items()}
     return {"environment": describe(CPU), "rounds": rounds, "ways": found}
 

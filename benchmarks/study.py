@@ -3,7 +3,7 @@
 import argparse
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -48,10 +48,6 @@ class Study(ABC, Generic[C]):
     @abstractmethod
     def cases(self) -> Iterator[C]:
         """What is to be run, in order of weight; later cases may depend on the results of earlier ones."""
-
-    @abstractmethod
-    def table(self) -> None:
-        """Print what is there."""
 
     def result(self, case: C) -> dict[str, Any] | None:
         """The scores of a finished case."""
@@ -111,6 +107,19 @@ class Study(ABC, Generic[C]):
         (self.folder / case.folder / "scores.json").write_text(json.dumps(scores))
         print(case.folder, scores, flush=True)
 
+    @abstractmethod
+    def table(self) -> None:
+        """Print what is finished."""
+
+    def serve(self, options: argparse.Namespace) -> None:
+        """Do what `options_of_study` asked for."""
+        if options.collect:
+            self.collect()
+        elif options.table:
+            self.table()
+        else:
+            self.run_all()
+
     def groups(self) -> dict[C, list[dict[str, Any]]]:
         """The results of all finished cases, those that differ by the seed alone together."""
         found: dict[C, list[dict[str, Any]]] = {}
@@ -118,6 +127,15 @@ class Study(ABC, Generic[C]):
             if (result := self.result(case)) is not None:
                 found.setdefault(replace(case, seed=0), []).append(result)  # type: ignore[type-var]
         return found
+
+
+def options_of_study(about: str | None) -> argparse.ArgumentParser:
+    """A parser of what every study takes."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("--table", action="store_true", help="print what is there")
+    parser.add_argument("--collect", action="store_true", help="add what is finished to benchmarks/results")
+    return parser
 
 
 def accuracies(run: Run, dataset: DataSet) -> dict[str, Any]:
@@ -153,27 +171,3 @@ def _accuracy(run: Run, dataset: DataSet, split: Any) -> float:
         right += int((run.model(x.contiguous(memory_format=torch.channels_last)).argmax(1) == y).sum())
         seen += len(y)
     return 100 * right / seen
-
-
-def study_command(description: str | None, build: Callable[[argparse.Namespace], Study[Any]], **options: Any) -> None:
-    """Run what is missing of a study, print what is there, or collect it.
-
-    Args:
-        description: The help.
-        build: Makes the study from the options; `runs` is its folder.
-        **options: What `add_argument` takes, by the name of further options.
-    """
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path)
-    for name, values in options.items():
-        parser.add_argument(f"--{name}", **values)
-    parser.add_argument("--table", action="store_true", help="print what is there")
-    parser.add_argument("--collect", action="store_true", help="add what is finished to benchmarks/results")
-    given = parser.parse_args()
-    study = build(given)
-    if given.collect:
-        study.collect()
-    elif given.table:
-        study.table()
-    else:
-        study.run_all()

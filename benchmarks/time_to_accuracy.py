@@ -14,14 +14,13 @@ Every run is a folder below RUNS. Several processes may share the work, and any 
 delete their lines there to do so. `--table` prints what is there. Data: the folder named by ADAGP_DATA.
 """
 
-import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
 from adagp.training import Recipe
-from benchmarks.study import RESULTS, SEEDS, Study, study_command
+from benchmarks.study import RESULTS, SEEDS, Study, options_of_study
 
 EPOCHS = 8
 COLLECTED = RESULTS / "time_to_accuracy.json"
@@ -137,12 +136,11 @@ class TimeToAccuracy(Study[Case]):
 
 def main() -> None:
     """Run what is missing, or print what is there."""
-    names = [network.name for network in NETWORKS]
-
-    def build(given: argparse.Namespace) -> TimeToAccuracy:
-        return TimeToAccuracy(given.runs, [network for network in NETWORKS if network.name in given.networks])
-
-    study_command(__doc__, build, networks={"nargs": "+", "default": names, "choices": names, "help": "which networks"})
+    parser = options_of_study(__doc__)
+    parser.add_argument("--networks", nargs="*", default=[network.name for network in NETWORKS])
+    options = parser.parse_args()
+    networks = tuple(network for network in NETWORKS if network.name in options.networks)
+    TimeToAccuracy(options.runs, networks).serve(options)
 
 
 if __name__ == "__main__":

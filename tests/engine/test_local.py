@@ -77,6 +77,22 @@ def test_gradient_of_each_part_is_that_of_plain_autograd_on_the_detached_part(he
         assert torch.equal(found, wanted)
 
 
+@pytest.mark.parametrize("head", ["dgl", "predsim"])
+def test_channels_last_gives_the_same_gradients_in_its_layout(head: str) -> None:
+    source = Local(CUTS, head=head)
+    model, gp = warmed(source)
+    x, y = batches(1, seed=7)[0]
+    twin, heads = copy.deepcopy(model), copy.deepcopy(source.heads)
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    with gp.batch(target=y) as batch:
+        batch.backward(loss_of(model, x.to(memory_format=torch.channels_last), y))
+    by_hand(twin, heads, x, y)
+    for found, wanted in zip(model.parameters(), grads(twin), strict=True):
+        assert found.grad is not None
+        assert found.grad.stride() == found.stride()
+        assert torch.allclose(found.grad, wanted, atol=1e-6)
+
+
 def test_heads_follow_the_optimizer_and_its_learning_rate() -> None:
     source = Local(CUTS)
     model, gp = warmed(source)

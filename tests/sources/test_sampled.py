@@ -2,6 +2,7 @@
 
 import copy
 import re
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -116,6 +117,43 @@ def test_rows_take_a_share_of_the_memory_of_the_input(first: nn.Module) -> None:
     assert held["rows"] - left < 0.35 * x.nbytes
 
 
+class Branches(nn.Module):
+    """Two layers with the same input, or with what looks like it."""
+
+    def __init__(self, between: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.before, self.left, self.right = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+        self.between = between
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.before(x)
+        left = self.left(x)
+        return left + self.right(self.between(x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("between", "rates", "shares"),
+    [
+        (lambda x: x, {}, True),
+        (lambda x: x.clone(), {}, False),
+        (lambda x: x.detach().add_(0.0), {}, False),
+        (lambda x: x, {"right": 0.4}, False),
+    ],
+)
+def test_layers_with_the_same_input_share_its_rows(
+    between: Callable[[Tensor], Tensor], rates: dict[str, float], shares: bool
+) -> None:
+    torch.manual_seed(0)
+    x, model = torch.randn(40, 6), Branches(between)
+    sampled = Sampled(rate=0.3, rates=rates, keep="rows")
+    gp = attach(model, {"left": "sampled", "right": "sampled"}, sampled=sampled)
+    first = under_plan(gp, lambda net: net(x).sin().sum())
+    assert torch.equal(first["left.weight"], first["right.weight"]) == shares  # their grad_output is the same
+    gp.optimizer.zero_grad()
+    again = under_plan(gp, lambda net: net(x).sin().sum())
+    assert not torch.equal(first["left.weight"], again["left.weight"])
+
+
 def test_a_resumed_run_draws_the_same_rows() -> None:
     overrides, data = dict.fromkeys(("0", "7", "9"), "sampled"), batches(6)
     whole, first, second = build(), build(), build(seed=1)
@@ -185,28 +223,32 @@ def test_a_state_with_other_rates_is_refused() -> None:
         attach(model, {"0": "sampled"}).load_state_dict(state)
 
 
-def test_micro_batches_add_up() -> None:
+@pytest.mark.parametrize(("keep", "layer"), [("input", "0"), ("rows", "7")])
+def test_micro_batches_add_up(keep: str, layer: str) -> None:
     (x, y), *_ = batches(1)
     model = build()
     model[1].eval()  # batch statistics would tell whole and halves apart
     true = plain(model, lambda net: nn.functional.cross_entropy(net(x), y, reduction="sum"))
-    gp = attach(model, {"0": "sampled", "3": "sampled"}, sampled=Sampled(rate=0.6))
+    gp = attach(model, {layer: "sampled", "3": "sampled"}, sampled=Sampled(rate=0.6, keep=keep))
     found = []
     for _ in range(120):
         with gp.batch() as batch:
             for part in (slice(4), slice(4, 8)):
                 batch.backward(nn.functional.cross_entropy(model(x[part]), y[part], reduction="sum"))
-        found.append(gradients(model)["0.weight"])
+        found.append(gradients(model)[f"{layer}.weight"])
         gp.optimizer.zero_grad()
     draws = torch.stack(found)
-    assert bool(((draws.mean(0) - true["0.weight"]).abs() <= 5 * draws.std(0) / 120**0.5 + 1e-3).all())
+    assert len({float(one.sum()) for one in found[:20]}) > 1
+    assert bool(((draws.mean(0) - true[f"{layer}.weight"]).abs() <= 5 * draws.std(0) / 120**0.5 + 1e-3).all())
 
 
-def test_a_scaler_unscales_what_was_sampled_and_skips_what_overflows() -> None:
+@pytest.mark.parametrize(("keep", "layer"), [("input", "3"), ("rows", "7")])
+def test_a_scaler_unscales_what_was_sampled_and_skips_what_overflows(keep: str, layer: str) -> None:
     (x, y), *_ = batches(1)
     model = build()
-    expected = under_plan(attach(copy.deepcopy(model), {"3": "sampled"}), lambda net: loss_of(net, x, y))
-    gp = attach(model, {"3": "sampled"})
+    alone = attach(copy.deepcopy(model), {layer: "sampled"}, sampled=Sampled(keep=keep))
+    expected = under_plan(alone, lambda net: loss_of(net, x, y))
+    gp = attach(model, {layer: "sampled"}, sampled=Sampled(keep=keep))
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     with gp.batch(scaler=scaler) as batch:
         batch.backward(loss_of(model, x, y))
@@ -219,10 +261,11 @@ def test_a_scaler_unscales_what_was_sampled_and_skips_what_overflows() -> None:
     assert scaler.get_scale() == 512.0
 
 
-def test_autocast_gives_gradients_in_the_weights_type() -> None:
+@pytest.mark.parametrize("keep", ["input", "rows"])
+def test_autocast_gives_gradients_in_the_weights_type(keep: str) -> None:
     (x, y), *_ = batches(1)
     model = build()
-    gp = attach(model, {"0": "sampled", "7": "sampled"}, sampled=Sampled(rate=0.99))
+    gp = attach(model, {"0": "sampled", "7": "sampled"}, sampled=Sampled(rate=0.99, keep=keep))
     true = plain(model, lambda net: loss_of(net, x, y))
     with gp.batch() as batch:
         with torch.autocast("cpu", torch.bfloat16):

@@ -19,11 +19,13 @@ from adagp._engine.capture.hooks import (
     Current,
     GroupNormHook,
     LayerHook,
+    MaskHook,
     ModelCallHook,
     ModelOutputHook,
     OrderHook,
     hook_cuts,
 )
+from adagp._engine.capture.masks import masking_modules
 from adagp._engine.coverage import coverage, covered_layers
 from adagp._engine.finite import NonFiniteError
 from adagp._engine.local import prepare_stage
@@ -106,6 +108,11 @@ class AdaGP:
         hooks += [
             norm.register_forward_pre_hook(GroupNormHook(current), with_kwargs=True) for norm in setup.group_norms()
         ]
+        if any(source.keeps_less for source in setup.sources.values()):
+            hooks += [
+                module.register_forward_hook(MaskHook(current, module), prepend=True)
+                for module in masking_modules(setup.model)
+            ]
         if setup.needs.needs_loss_grad:
             model = setup.given_model  # outside of DistributedDataParallel, which prepares for a backward inside
             hooks += [

@@ -78,6 +78,11 @@ class ForwardPass:
         """Whether some parameters do not require grad because of the plan."""
         return bool(self._graph) or (self._local is not None and self._local.cuts_graph)
 
+    @property
+    def keeps_less(self) -> bool:
+        """Whether memory is to be saved between forward and backward."""
+        return any(entry.source.keeps_less for entry in self.layers.values())
+
     def on_call_to_cut(self, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Called before the forward of a model that may be cut."""
         if self._local is not None and self.is_recording:

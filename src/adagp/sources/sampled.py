@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from adagp.defaults import SAMPLED_RATE
 from adagp.kernels.kept import KeptRows, keep_rows, weight_grad_of_kept
@@ -50,7 +51,8 @@ class Sampled(Source):
         if keep not in ("input", "rows"):
             raise ValueError(f"keep = {keep!r}: it is 'input' or 'rows'")
         self._rate, self._rates, self._seed = float(rate), dict(rates or {}), seed
-        self._keeps_rows = keep == "rows"
+        self.keeps_less = keep == "rows"
+        self._shared = WeakTensorKeyDictionary()  # what was kept of an input, for the next layer that has the same one
         self._plan: Plan | None = None
         self._trials: dict[str, Trial] = {}
         self._previous: dict[str, Tensor] = {}  # the exact gradients of the last batch, while rates are tried
@@ -59,7 +61,7 @@ class Sampled(Source):
     def options(self) -> str:
         """The rates, the seed, and what is kept."""
         rates = "".join(f", {layer}: {rate}" for layer, rate in sorted(self._rates.items()))
-        keep = ", keep=rows" if self._keeps_rows else ""
+        keep = ", keep=rows" if self.keeps_less else ""
         return f"(rate={self._rate}{rates}{keep}, seed={self._seed})"
 
     def attach(self, model: nn.Module, layers: Sequence[Layer]) -> None:
@@ -83,6 +85,7 @@ class Sampled(Source):
     def begin(self, plan: Plan) -> None:
         """Take the rates of a batch from its plan."""
         self._plan = plan
+        self._shared.clear()
         if not plan.trial_rates:
             self._previous.clear()
 
@@ -96,12 +99,17 @@ class Sampled(Source):
         return layer.gradient()
 
     def keep(self, layer: Layer, layer_input: Tensor) -> tuple[Tensor, ...]:
-        """The input, or the rows of it that are drawn now."""
+        """The input, or the rows of it that are drawn now; layers with the same input share them."""
         tries = self._plan is not None and bool(self._plan.trial_rates)
-        inputs = _rows_of_input(layer.module, layer_input) if self._keeps_rows and not tries else None
-        if inputs is None or self.rate(layer.name) == 1 or not inputs.numel():
+        inputs = _rows_of_input(layer.module, layer_input) if self.keeps_less and not tries else None
+        rate = self.rate(layer.name)
+        if inputs is None or rate == 1 or not inputs.numel():
             return (layer_input,)
-        kept = keep_rows(inputs, self.rate(layer.name), self._start())
+        form = (rate, layer_input._version, inputs.shape, inputs.stride())
+        known_form, kept = self._shared.get(layer_input, (None, None))
+        if form != known_form:
+            kept = keep_rows(inputs, rate, self._start())
+            self._shared[layer_input] = form, kept
         return kept.rows, kept.places, kept.weights, kept.means
 
     def receive_kept(self, layer: Layer, kept: tuple[Tensor, ...], grad_output: Tensor) -> None:

@@ -25,6 +25,9 @@ class Source:
     always_finite = False
     """Whether its rows are finite by construction, so that they are not checked. Subclasses must say so themselves."""
 
+    keeps_less = False
+    """Whether it saves memory between forward and backward. In its batches ReLU and dropout then keep masks."""
+
     def attach(self, model: nn.Module, layers: Sequence[Layer]) -> None:
         """Get to know the model and its layers, once. ValueError refuses options that do not fit them."""
 

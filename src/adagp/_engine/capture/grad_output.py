@@ -66,6 +66,7 @@ def _delivered(output: Tensor, layer_input: Tensor, deliver: Deliver, keep: Keep
     anchor.register_post_accumulate_grad_hook(hand_over)
     # A view (Linear gives one for sequences) would be detached from this by the first in-place operation on it.
     fresh = output.clone() if output._is_view() else output
-    kept = keep(layer_input.detach())
+    with torch.no_grad():
+        kept = tuple(one.detach() for one in keep(layer_input))
     passed: Tensor = _Deliver.apply(fresh, anchor, arrived, *kept)  # type: ignore[no-untyped-call]
     return passed

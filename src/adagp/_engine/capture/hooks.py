@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from adagp._engine.capture.masks import keep_mask
 from adagp.layers import Layer
 
 logger = logging.getLogger("adagp")
@@ -20,6 +21,10 @@ class Listener(Protocol):
     @property
     def cuts_graph(self) -> bool:
         """Whether some parameters do not require grad because of the plan."""
+
+    @property
+    def keeps_less(self) -> bool:
+        """Whether memory is to be saved between forward and backward."""
 
     def on_layer_output(self, layer: Layer, layer_input: Any, output: Any) -> Tensor | None:
         """Take the output of a covered layer; what is returned stands in for it."""
@@ -204,6 +209,22 @@ def _needing_grad(
         return inputs, named
     first = first.detach().requires_grad_()
     return ((first, *inputs[1:]), named) if inputs else ((), {**named, "input": first})
+
+
+class MaskHook(_Hook):
+    """The forward hook of a ReLU or dropout, which then keeps a mask where memory is to be saved."""
+
+    def __init__(self, current: Current, module: nn.Module) -> None:
+        """Serve the batch that is open, if any."""
+        self._current, self._module = current, module
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        """Change what the graph keeps; a compiler decides that itself."""
+        listener = self._current.listener
+        if listener is None or module is not self._module or torch.compiler.is_compiling():
+            return
+        if listener.keeps_less:
+            keep_mask(module, output)
 
 
 class _NoHook:

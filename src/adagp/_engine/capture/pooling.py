@@ -82,15 +82,15 @@ class SumLayout:
         every = 1 if most_samples is None else max(1, -(-count // most_samples))
         # A compiler lays tensors out as it likes: there, only their shape can be relied on.
         eager = not torch.compiler.is_compiling()
-        is_block = eager and _is_block(shape, strides)
-        if not is_block:
+        fills_block = eager and is_block(shape, strides)
+        if not fills_block:
             strides = _in_order(shape)
         one = [1] if batched else []
         single = StridedShape((*one, *shape), (*one, *strides))
         return SumLayout(
             rows=(-(-count // every), prod(shape)),
             every=every,
-            steps=(every * step, 1) if is_block else None,
+            steps=(every * step, 1) if fills_block else None,
             dtype=tensor.dtype,
             single=single,
             maps=_maps(partial(view, layer), tensor, single) if eager else None,
@@ -187,7 +187,7 @@ def _maps(view: Callable[[Tensor], Tensor], tensor: Tensor, single: StridedShape
     return StridedShape((units, *places), (step, *steps))
 
 
-def _is_block(shape: Sequence[int], strides: Sequence[int]) -> bool:
+def is_block(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether entries of this shape fill one block of memory, in any order."""
     filled = 1
     for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size != 1):
