@@ -29,3 +29,15 @@ def test_a_product_is_the_convolution_and_its_gradient(seed: int, channels: int,
         assert true.grad is not None
         assert torch.allclose(parameter.grad, true.grad, atol=1e-4)
         assert parameter.grad.stride() == parameter.stride()
+
+
+def test_the_matrix_follows_weights_that_a_fused_optimizer_wrote() -> None:
+    ours = GridConvolution(1, 4)
+    pooled = torch.randn(3, 16)
+    before = ours.hidden(pooled)
+    assert torch.equal(before, ours.hidden(pooled))
+    for parameter in ours.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    torch.optim.Adam(ours.parameters(), lr=0.5, fused=True).step()
+    ours.changed()
+    assert not torch.equal(before, ours.hidden(pooled))

@@ -1,7 +1,7 @@
 """Refuses losses and true gradients that are not finite, before anything is updated."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import inf
 from typing import NoReturn
 
@@ -48,7 +48,11 @@ def first_broken(
     if checks_gradients(batch) is False or not batch.ran_own_backward or batch.scaling.is_enabled:
         return None
     known = [entry for name, entry in batch.layers.items() if name in squares]
-    checked = {id(parameter) for entry in (*known, *supplied) for parameter in entry.layer.parameters()}
+    checked: Collection[int]
+    if len(known) == len(batch.setup.layers):
+        checked = batch.setup.covered_ids
+    else:
+        checked = {id(parameter) for entry in (*known, *supplied) for parameter in entry.layer.parameters()}
     doubtful = [part for entry in known if inf in squares[entry.layer.name] for part in entry.layer.parameters()]
     return finite.first_broken(doubtful, [part for part in parameters if id(part) not in checked])
 

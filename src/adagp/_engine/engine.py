@@ -254,10 +254,10 @@ class AdaGP:
         """The closure as a function of the scale; one that takes none is refused where the schedule needs it."""
         if _takes_scale(closure):
             return cast(Callable[[float], Any], closure)
-        coarse = sorted(scale for scale in self.schedule.scales | {self.next_plan().scale} if scale < 1)
-        if coarse:
+        coarse = min(self.next_plan().scale, *self.schedule.scales)
+        if coarse < 1:
             raise ValueError(
-                f"the schedule has coarse batches (scale {coarse[0]:g}), and the closure takes no scale: write "
+                f"the schedule has coarse batches (scale {coarse:g}), and the closure takes no scale: write "
                 "gp.step(lambda scale: loss(model(adagp.coarse.images(x, scale)), y))"
             )
         return lambda scale: closure()  # type: ignore[call-arg]

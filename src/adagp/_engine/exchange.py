@@ -85,7 +85,8 @@ def share(
         if not lacking:
             parts = message.means()
     if not parts:
-        return Shared(replace(findings, loss_grad=None), {}, _by_name(asking, samples))
+        findings = findings if findings.loss_grad is None else replace(findings, loss_grad=None)
+        return Shared(findings, {}, _by_name(asking, samples))
     loss_grad = parts.get(_LOSS_GRAD)
     return Shared(
         replace(findings, loss_grad=loss_grad),

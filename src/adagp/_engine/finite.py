@@ -32,6 +32,8 @@ def is_cheap(macs: int, parameters: Sequence[nn.Parameter]) -> bool:
 
 def entries(grad: Tensor) -> Tensor:
     """The entries of a gradient that may differ from zero, also of a sparse one; of a sharded one, this rank's."""
+    if type(grad) is Tensor and not grad.is_sparse:  # nearly always, and asked for every parameter
+        return grad
     own = own_part(grad)
     return own.coalesce().values() if own.is_sparse else own
 

@@ -83,7 +83,8 @@ def layer_batch(
         task.trains_predictor and layer.name in trained_on
     )
     records = uses_features or (is_compiled and (spec.needs_features or task.trains_predictor))
-    requires_tensor = records or task.trains_predictor or (spec.uses_activations and not spec.needs_graph)
+    is_shown = spec.uses_activations and not spec.needs_graph and not spec.needs_features
+    requires_tensor = records or is_shown or (task.trains_predictor and bool(trained_on))
     return LayerBatch(layer, task, spec, source, uses_features, records, requires_tensor)
 
 

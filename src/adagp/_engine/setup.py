@@ -76,6 +76,11 @@ class Setup:
         return {layer.name: layer for layer in self.layers}
 
     @cached_property
+    def covered_ids(self) -> frozenset[int]:
+        """The ids of the parameters of all layers."""
+        return frozenset(id(parameter) for layer in self.layers for parameter in layer.parameters())
+
+    @cached_property
     def device(self) -> torch.device:
         """Where all layers are."""
         return self.layers[0].weight.device

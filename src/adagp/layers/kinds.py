@@ -277,7 +277,7 @@ class Layer:
         if self.bias is not None:
             reached = self.bias.grad
             bias = torch.zeros_like(self.bias) if reached is None else reached
-            bias = own_part(bias.detach()).float().reshape(-1, 1)
+            bias = (bias if self.own is None else own_part(bias)).detach().float().view(-1, 1)
         rows = self.kind.rows(self.module, grad) if self.own is None else own_part(grad).flatten(1)
         return Rows(rows.float(), bias)
 
@@ -286,16 +286,17 @@ class Layer:
 
         A frozen parameter gets None: the optimizer would move any parameter that has a gradient.
         """
-        if rows is None or not self.weight.requires_grad:
-            self.weight.grad = None
+        weight, bias = self.weight, self.bias
+        if rows is None or not weight.requires_grad:
+            weight.grad = None
         elif self.own is None:
-            self.weight.grad = _like(self.weight, self.kind.unrows(self.module, rows.weight))
+            weight.grad = _like(weight, self.kind.unrows(self.module, rows.weight))
         else:
-            self.weight.grad = _own_like(self.weight, rows.weight)
-        if self.bias is not None:
-            row = rows.bias if rows is not None and self.bias.requires_grad else None
+            weight.grad = _own_like(weight, rows.weight)
+        if bias is not None:
+            row = rows.bias if rows is not None and bias.requires_grad else None
             like = _like if self.own is None else _own_like
-            self.bias.grad = None if row is None else like(self.bias, row.reshape(-1))
+            bias.grad = None if row is None else like(bias, row.reshape(-1))
 
     def add_gradient(self, weight: Tensor, bias: Tensor | None) -> None:
         """Add to `.grad`, as backward would: `weight` and `bias` are shaped like the parameters."""
@@ -330,12 +331,13 @@ class Layer:
 
 
 def _like(parameter: nn.Parameter, gradient: Tensor) -> Tensor:
-    if gradient.dtype == parameter.dtype and gradient.shape == parameter.shape:
+    shape = parameter.shape
+    if gradient.dtype == parameter.dtype and gradient.shape == shape:
         if gradient.stride() == parameter.stride():
             return gradient
-        steps = zip(gradient.stride(), parameter.stride(), parameter.shape, strict=True)
+        steps = zip(gradient.stride(), parameter.stride(), shape, strict=True)
         if all(mine == like for mine, like, size in steps if size > 1):
-            return gradient.as_strided(parameter.shape, parameter.stride())  # optimizers compare all strides
+            return gradient.as_strided(shape, parameter.stride())  # optimizers compare all strides
     return torch.empty_like(parameter, requires_grad=False).copy_(gradient)
 
 

@@ -21,15 +21,28 @@ class GridConvolution(nn.Module):
         self.weight, self.bias = like.weight, like.bias
         self._channels, self._positions = channels, grid * grid
         self.register_buffer("_taps", _taps(grid), persistent=False)
+        self._known: tuple[Tensor, Tensor] | None = None
 
     def hidden(self, pooled: Tensor) -> Tensor:
         """`(rows, channels x grid x grid + 1)`; autograd takes no part."""
         with torch.no_grad():
-            spread = torch.cat([self.weight.flatten(1), self.weight.new_zeros(self._channels, 1)], dim=1)
-            matrix = spread[:, self._taps].transpose(0, 1).flatten(1)
-            matrix = torch.cat([matrix, matrix.new_zeros(self._positions, 1)], dim=1)
-            bias = torch.cat([self.bias.repeat_interleave(self._positions), self.bias.new_ones(1)])
+            bias, matrix = self._matrix()
             return torch.addmm(bias, pooled, matrix).relu_()
+
+    def _matrix(self) -> tuple[Tensor, Tensor]:
+        """The bias and the matrix that stand for the convolution, until `changed` is called."""
+        if self._known is not None:
+            return self._known
+        spread = torch.cat([self.weight.flatten(1), self.weight.new_zeros(self._channels, 1)], dim=1)
+        matrix = spread[:, self._taps].transpose(0, 1).flatten(1)
+        matrix = torch.cat([matrix, matrix.new_zeros(self._positions, 1)], dim=1)
+        bias = torch.cat([self.bias.repeat_interleave(self._positions), self.bias.new_ones(1)])
+        self._known = bias, matrix
+        return self._known
+
+    def changed(self) -> None:
+        """Say that the weights were written to; fused optimizers do that without a trace in the tensors."""
+        self._known = None
 
     def learn(self, pooled: Tensor, hidden: Tensor, grad_hidden: Tensor) -> None:
         """Put into `.grad` what backpropagation would, given the gradient at the features."""

@@ -102,6 +102,7 @@ class GradientNetwork:
         self._turn = 0
         self._round: tuple[int, list[str]] | None = None  # a round's number, and its order
         self._records: dict[str, _LayerRecord] = {}
+        self._counted: tuple[tuple[tuple[int, ...], torch.device], Tensor, Tensor] | None = None
         self._total: SumOverRanks = no_other_ranks
 
     def share_rows(self, total: SumOverRanks) -> None:
@@ -148,14 +149,20 @@ class GradientNetwork:
         outputs = [features.output for _, features in requests if features.output is not None]
         pooled = torch.cat(outputs)
         if not self._literal:
-            rows = torch.tensor([len(output) for output in outputs], device=pooled.device)
-            norms = torch.stack(torch._foreach_norm(outputs))
-            scales = (norms / (rows * self._grid**2).float().sqrt()).clamp(min=1e-12)
+            rows, roots = self._row_counts(tuple(len(output) for output in outputs), pooled.device)
+            scales = (torch.stack(torch._foreach_norm(outputs)) / roots).clamp(min=1e-12)
             pooled = pooled / scales.repeat_interleave(rows, output_size=len(pooled))[:, None]
         if all(layer.own is None for layer, _ in requests):
             return pooled
         parts = torch.split(pooled, [len(output) for output in outputs])
         return torch.cat([part[layer.own or slice(None)] for part, (layer, _) in zip(parts, requests, strict=True)])
+
+    def _row_counts(self, counts: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+        """These numbers of rows as a tensor, and the roots of the numbers of entries in them."""
+        if self._counted is None or self._counted[0] != (counts, device):
+            rows = torch.tensor(counts, device=device)
+            self._counted = (counts, device), rows, (rows * self._grid**2).float().sqrt()
+        return self._counted[1:]
 
     def blocks(self, layer: Layer, rows: Rows) -> list[Tensor]:
         """The parts of a gradient that the network predicts: the weight's rows and, if wanted, the bias's."""
@@ -242,6 +249,7 @@ class GradientNetwork:
             grad.copy_(total)
         self._last.grad = grad_last
         self._optimizer.step()
+        self._conv.changed()
         self._scheduler.step()
         self._keep_mapes(examples, mapes)
         values = iter(products.tolist())
@@ -315,6 +323,15 @@ class GradientNetwork:
         for example in examples:
             self._records[example.layer.name].examples += 1
 
+    @property
+    def turn(self) -> int:
+        """How often it was asked to learn."""
+        return self._turn
+
+    def keep_mape(self, layer: Layer, mape: float) -> None:
+        """Take the MAPE of a prediction that was made without the network."""
+        self._records[layer.name].mape = mape
+
     def _is_mape_due(self, layer: Layer) -> bool:
         """In every eighth example of a layer, the first one among them."""
         return self._records[layer.name].examples % _MAPE_EVERY == 0
@@ -355,6 +372,7 @@ class GradientNetwork:
                     "build it with the same options"
                 )
         self._conv.load_state_dict(state["conv"])
+        self._conv.changed()
         self._last.copy_(state["last"])
         groups = [group | {"fused": self._fused} for group in state["optimizer"]["param_groups"]]
         self._optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
