@@ -5,9 +5,11 @@ virtual cable, both ends of which are inside them, limited by `tc` to a rate and
 Nothing leaves the namespaces, which are removed at the end, as are the processes in them. It needs root and iproute2,
 and is skipped without them.
 
-Four ways take turns: plain DistributedDataParallel; the same with torch's PowerSGD hook; torch's post-local SGD, which
-averages weights in every fourth batch; and ADA-GP with one GP batch for each BP batch. Printed are median seconds per
-batch, over turns of four batches. What a batch of each way is worth for the accuracy is not measured here.
+Seven ways take turns. Data parallel: plain DistributedDataParallel; the same with torch's PowerSGD hook; torch's
+post-local SGD, which averages weights in every fourth batch; and ADA-GP with one GP batch for each BP batch. As a
+pipeline of two stages and four micro-batches (`benchmarks.pipelines`): GPipe, 1F1B and local losses. A batch has the
+images of both ranks in all of them. Printed are median seconds per batch, over turns of four batches. What a batch of
+each way is worth for the accuracy is not measured here.
 """
 
 import argparse
@@ -35,6 +37,7 @@ from torch.nn.parallel import DistributedDataParallel
 from adagp import AdaGP, models
 from adagp.training.environment import describe
 from benchmarks.distributed import Phases
+from benchmarks.pipelines import Ways
 
 TURN = 4
 MEGABITS = (1000, 100)
@@ -97,6 +100,8 @@ def ada_gp(model: DistributedDataParallel, loss: Callable[[], torch.Tensor]) -> 
 
 
 WAYS = {"plain": plain, "PowerSGD": power_sgd, "post-local SGD": local_sgd, "ADA-GP 1:1": ada_gp}
+PIPELINES = ("GPipe", "1F1B", "local, 4 micro-batches")
+NAMES = (*WAYS, *PIPELINES)
 
 
 def rank_main(rank: int, network: str, images: int, rounds: int) -> None:
@@ -104,11 +109,13 @@ def rank_main(rank: int, network: str, images: int, rounds: int) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"tcp://{ADDRESSES[0]}:{PORT}", rank=rank, world_size=2)
     inputs, labels = torch.randn(images, 3, 32, 32), torch.randint(0, 10, (images,))
-    runs = {}
+    runs: dict[str, Callable[[], None]] = {}
     for name, way in WAYS.items():
         torch.manual_seed(0)
         model = in_one_bucket(models.build(network))
         runs[name] = way(model, lambda model=model: cross_entropy(model(inputs), labels))  # type: ignore[misc]
+    whole = torch.randn(2 * images, 3, 32, 32), torch.randint(0, 10, (2 * images,))
+    runs |= Ways(rank, network, *whole).build(PIPELINES)
     found: dict[str, list[float]] = {name: [] for name in runs}
     order = random.Random(0)
     for round_ in range(rounds + 1):
@@ -264,9 +271,10 @@ def main() -> int:
 
 def table(machine: str, rows: Sequence[dict[str, Any]]) -> str:
     """Everything as Markdown."""
-    lines = [machine, "", f"| network | Mbit/s | ms | {' | '.join(WAYS)} |", "|---" * (3 + len(WAYS)) + "|"]
+    lines = [machine, "", f"| network | Mbit/s | ms | {' | '.join(NAMES)} |", "|---" * (3 + len(NAMES)) + "|"]
     for row in rows:
-        cells = [f"{row['seconds'][way]:.3f}" for way in WAYS] if row["seconds"] else [row["skipped"], *[""] * 3]
+        cells = [f"{row['seconds'][name]:.3f}" for name in NAMES] if row["seconds"] else [row["skipped"]]
+        cells += [""] * (len(NAMES) - len(cells))
         lines.append(f"| {row['network']} | {row['megabits']} | {row['delay_ms']} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

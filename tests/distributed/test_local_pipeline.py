@@ -318,7 +318,8 @@ def refused(rank: int, count: int) -> dict[str, str]:
         except ValueError as error:
             messages[name] = str(error)
     for kind in (ScheduleInterleaved1F1B, ScheduleInterleavedZeroBubble, ScheduleZBVZeroBubble):
-        several = object.__new__(kind)  # on one rank torch builds none of them
+        stages = [stage_of(parts(), place, torch.empty(4, 3, 8, 8), device) for place in range(2)]
+        several = kind(stages, 4, functional.cross_entropy)
         try:
             Pipeline(several, gp())
         except ValueError as error:
@@ -335,9 +336,9 @@ def test_what_local_pipelines_cannot_run_is_refused_with_the_remedy() -> None:
         "undeclared": "gradients='local'",
         "target": "on every rank",
         "mixture": "all 'local'",
-        "ScheduleInterleaved1F1B": "use ScheduleGPipe or Schedule1F1B",
-        "ScheduleInterleavedZeroBubble": "ScheduleInterleavedZeroBubble keeps several stages",
-        "ScheduleZBVZeroBubble": "ScheduleZBVZeroBubble keeps several stages",
+        "ScheduleInterleaved1F1B": "give each rank one stage, with ScheduleGPipe",
+        "ScheduleInterleavedZeroBubble": "ScheduleInterleavedZeroBubble has 2 stages on this rank",
+        "ScheduleZBVZeroBubble": "ScheduleZBVZeroBubble has 2 stages on this rank",
     }
     assert messages.keys() == remedies.keys()
     for name, remedy in remedies.items():

@@ -24,6 +24,9 @@ from adagp._engine.finite import NonFiniteError
 from adagp.errors import AdagpError
 from adagp.schedules import Phase
 
+TorchSchedule = PipelineScheduleSingle | PipelineScheduleMulti
+"""A schedule of one stage on this rank, or of several."""
+
 GRADIENTS = ("backprop", "local")
 """Where gradients come from in batches that have a backward."""
 
@@ -109,21 +112,24 @@ class Pipeline:
     saw in all of them, and in a batch of local losses from those of all micro-batches.
     """
 
-    def __init__(self, schedule: PipelineScheduleSingle, gp: AdaGP, gradients: str = "backprop") -> None:
+    def __init__(self, schedule: TorchSchedule, gp: AdaGP, gradients: str = "backprop") -> None:
         """Combine a schedule and the AdaGP of its stage.
 
         Args:
-            schedule: One stage per rank, such as `ScheduleGPipe` or `Schedule1F1B`, with a loss function.
+            schedule: One stage per rank, such as `ScheduleGPipe`, `Schedule1F1B` or `ScheduleInterleavedZeroBubble` of
+                one stage, with a loss function.
             gp: Over the stage's module and an optimizer of its parameters; the same schedule of phases on every rank.
             gradients: With `local` every stage but the last gets a head like those of the source `local`, and the
                 batches in which gp's schedule asks for that source have no bubble. All ranks must build it together:
                 they tell each other the shapes.
         """
         self._refuse(schedule, gp, gradients)
-        stage = schedule._stage
+        stage = _stage_of(schedule)
         assert isinstance(stage, PipelineStage)
         gp.join_pipeline(stage.stage_index, _shapes(stage) if gradients == "local" else None)
-        self._schedule, self._gp = schedule, gp
+        assert schedule._loss_fn is not None
+        self._schedule, self._stage, self._gp = schedule, stage, gp
+        self._loss: Callable[[Any, Any], Tensor] = schedule._loss_fn
         self._count = schedule._n_microbatches
         # A stage of its own: a schedule that switches between training and evaluation sets up its connections again.
         twin = PipelineStage(
@@ -138,16 +144,10 @@ class Pipeline:
         self._forward = ForwardSchedule(twin, self._count)
 
     @staticmethod
-    def _refuse(schedule: PipelineScheduleSingle, gp: AdaGP, gradients: str) -> None:
+    def _refuse(schedule: TorchSchedule, gp: AdaGP, gradients: str) -> None:
         if gradients not in GRADIENTS:
             raise ValueError(f"gradients = {gradients!r}: choose {' or '.join(GRADIENTS)}")
-        if isinstance(schedule, PipelineScheduleMulti):
-            raise ValueError(
-                f"{type(schedule).__name__} keeps several stages on a rank to fill the bubble, which batches without a "
-                "backward from the next stage do not have: use ScheduleGPipe or Schedule1F1B, with one stage on each "
-                "rank, or torch's schedule by itself"
-            )
-        stage = schedule._stage
+        stage = _stage_of(schedule)
         if schedule._loss_fn is None:
             raise ValueError("the schedule has no loss function: build it with loss_fn=...")
         if gp.model is not stage.submod:
@@ -170,7 +170,7 @@ class Pipeline:
         Returns:
             The mean loss of the micro-batches on the last stage, else None.
         """
-        last, plan = self._schedule._stage.is_last, self._gp.next_plan()
+        last, plan = self._stage.is_last, self._gp.next_plan()
         with self._explained():
             if plan.phase is Phase.GP:
                 loss = self._step_forward(inputs, named, target if last else None)
@@ -200,7 +200,7 @@ class Pipeline:
                 raise error.__cause__ from None
             if isinstance(error, AdagpError) or not _is_lost(error):
                 raise
-            index = self._schedule._stage.stage_index
+            index = self._stage.stage_index
             neighbours = [str(other) for other in (index - 1, index + 1) if 0 <= other < self._schedule._num_stages]
             raise LostStageError(
                 f"stage {index} lost its connection to stage {' or '.join(neighbours)} at step {self._gp.step_index}, "
@@ -212,7 +212,7 @@ class Pipeline:
         others = sorted({task.source.name for task in batch.resolved.tasks.values()} - {source})
         if others:
             raise ValueError(
-                f"the plan of step {batch.step_index} gives layers of stage {self._schedule._stage.stage_index} "
+                f"the plan of step {batch.step_index} gives layers of stage {self._stage.stage_index} "
                 f"{', '.join(others)} in a batch with a backward: in a pipeline a batch is either all 'backprop', all "
                 "'local' or a GP batch"
             )
@@ -237,7 +237,7 @@ class Pipeline:
             output = self._forward.step(*inputs, **named)
         if batch.failed:
             raise NonFiniteError(
-                f"a prediction of stage {self._schedule._stage.stage_index} is not finite at step "
+                f"a prediction of stage {self._stage.stage_index} is not finite at step "
                 f"{batch.step_index}: lower the learning rate, or resume from the last checkpoint"
             )
         self._update()
@@ -245,11 +245,11 @@ class Pipeline:
             return None
         with torch.no_grad():
             pairs = zip(output.chunk(self._count), target.chunk(self._count), strict=True)
-            return torch.stack([self._schedule._compute_loss(*pair) for pair in pairs]).mean()
+            return torch.stack([self._loss(*pair) for pair in pairs]).mean()
 
     def _step_local(self, inputs: Any, named: dict[str, Any], target: Tensor | None) -> Tensor | None:
         """Each micro-batch has its backward as soon as its forward is done: by the head, or on the last stage here."""
-        stage = self._schedule._stage
+        stage = self._stage
         if target is None:
             raise ValueError(
                 f"stage {stage.stage_index} learns from a loss of its own, which needs the labels: give "
@@ -265,7 +265,7 @@ class Pipeline:
                 batch.expect_local(targets[index], share=share)
                 output = forward()
                 if stage.is_last:
-                    loss = self._schedule._compute_loss(output, targets[index])
+                    loss = self._loss(output, targets[index])
                     batch.backward(loss * share)
                     losses.append(loss.detach())
                 else:
@@ -281,6 +281,19 @@ class Pipeline:
         for optimizer in self._gp.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+
+
+def _stage_of(schedule: TorchSchedule) -> Any:
+    """The stage of this rank; ValueError where there are several."""
+    if isinstance(schedule, PipelineScheduleSingle):
+        return schedule._stage
+    if len(schedule._stages) > 1:
+        raise ValueError(
+            f"{type(schedule).__name__} has {len(schedule._stages)} stages on this rank, against the bubble of waiting "
+            "for a backward, which GP and local losses do not have: give each rank one stage, with ScheduleGPipe, "
+            "Schedule1F1B or ScheduleInterleavedZeroBubble, or use torch's schedule by itself"
+        )
+    return schedule._stages[0]
 
 
 def _start(operations: list[Any]) -> list[Work]:
