@@ -11,7 +11,7 @@ Every run is a folder below RUNS. Several processes may share the work, and any 
 delete their lines there to do so. `--table` prints what is there. Data: the folder named by ADAGP_DATA.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -105,6 +105,11 @@ def text_methods(lr: float) -> tuple[Case, ...]:
     )
 
 
+def _with_seeds(cases: Iterable[Case]) -> Iterator[Case]:
+    chosen = list(cases)
+    return (replace(case, seed=seed) for seed in SEEDS for case in chosen)
+
+
 class EqualEpochs(Study[Case]):
     """The study."""
 
@@ -112,21 +117,20 @@ class EqualEpochs(Study[Case]):
         super().__init__(folder, collected)
 
     def cases(self) -> Iterator[Case]:
-        """What is to be run, in order of weight; later seeds follow the rates that the first one chose."""
-        yield from image_methods("resnet8", RESNET_LRS[0])
-        yield from text_methods(TRANSFORMER_LR)
+        """What is to be run, in order of weight; some follow the rates that earlier ones chose."""
+        yield from _with_seeds(image_methods("resnet8", RESNET_LRS[0]))
+        text = text_methods(TRANSFORMER_LR)
+        yield from text
         grid = [image_methods("resnet8", lr) for lr in RESNET_LRS]
         yield from chain.from_iterable(grid)
-        chosen = [self.best(alike) for alike in zip(*grid, strict=True)]
-        for seed in SEEDS[1:]:
-            yield from (replace(case, seed=seed) for case in chosen if case is not None)
-        for seed in SEEDS[1:]:
-            yield from (replace(case, seed=seed) for case in text_methods(TRANSFORMER_LR))
+        yield from _with_seeds(filter(None, map(self.best, zip(*grid, strict=True))))
         tuned = [Case("vgg13", "bp", lr, length=0.25) for lr in VGG_LRS]
         yield from tuned
-        if (plain := self.best(tuned)) is not None:
-            for seed in SEEDS:
-                yield from (replace(case, seed=seed) for case in image_methods("vgg13", plain.lr))
+        plain = self.best(tuned)
+        large = () if plain is None else image_methods("vgg13", plain.lr)
+        yield from large
+        yield from _with_seeds(text)
+        yield from _with_seeds(large)
 
     def table(self) -> None:
         """Print means over seeds, with standard deviations."""

@@ -27,10 +27,10 @@ def test_the_rate_of_vgg13_is_chosen_in_short_runs(tmp_path: Path) -> None:
 
 def test_each_method_of_resnet8_has_its_own_rate(tmp_path: Path) -> None:
     study = EqualEpochs(tmp_path, tmp_path / "none.json")
-    assert not [case for case in study.cases() if case.network == "resnet8" and case.seed]
+    assert {case.lr for case in study.cases() if case.network == "resnet8" and case.seed} == {RESNET_LRS[0]}
     for number, lr in enumerate(RESNET_LRS):
         for case in image_methods("resnet8", lr):
             finish(tmp_path, case, number if case.method == "local" else -number)
     chosen = {(case.method, case.lr) for case in study.cases() if case.network == "resnet8" and case.seed == 2}
     first, last = RESNET_LRS[0], RESNET_LRS[-1]
-    assert chosen == {("local", last), ("bp", first), ("sampled", first), ("economical", first)}
+    assert chosen == {("local", last)} | {(case.method, first) for case in image_methods("resnet8", first)}
