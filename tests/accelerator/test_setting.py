@@ -20,6 +20,8 @@ buffer-words = 5000
 register-words = 300
 vector-lanes = 4
 stalls = true
+tiles = false
+latency = 9
 """
 
 
@@ -51,6 +53,7 @@ def test_a_file_describes_every_part_of_a_machine(tmp_path):
         predictor=PredictorShape(5, 2),
         second_array=Array(2, 3, 5000, 300),
         dram_words_per_cycle=8,
+        dram_latency_cycles=9,
         stalls=True,
         policy="once",
         vector_lanes=4,
@@ -125,4 +128,4 @@ def test_a_sweep_gives_what_the_changed_setting_gives():
 
 
 def test_every_number_and_name_can_be_swept_over():
-    assert set(SWEPT) == {"batch", "epochs", *MACHINE_KEYS} - {"stalls"}
+    assert set(SWEPT) == {"batch", "epochs", *MACHINE_KEYS} - {"stalls", "tiles"}

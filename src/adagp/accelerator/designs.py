@@ -8,9 +8,11 @@ A design turns a batch into steps. Layers are synchronised: a step begins when t
 - MAX: the predictor runs on a second array. A layer's prediction overlaps with the next layer's forward, and its
   learning with the same layer's backward. Where the first array would finish both sooner, it does both, so MAX is never
   slower than EFFICIENT.
+
+With `machine.tiles`, layers take the cycles of the RTL. There, MAX learns during the backward after the layer's own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -26,6 +28,7 @@ from adagp.accelerator.layer_costs import (
     reload_words,
 )
 from adagp.accelerator.machine import Machine
+from adagp.accelerator.tiled_costs import TiledCosts
 
 
 class Design(Enum):
@@ -100,9 +103,11 @@ def batch_steps(
 ) -> list[Step]:
     """The steps of one batch: the forward from the first layer to the last, then the backward, if any."""
     pairs = list(zip(layers, tasks, strict=True))
-    forward = [_forward_costs(layer, task, machine) for layer, task in pairs]
+    forward = [_forward_costs(design, layer, task, machine) for layer, task in pairs]
     backward = [
-        _backward_costs(layer, task, machine) for layer, task in reversed(pairs) if task.input_grad or task.weight_grad
+        _backward_costs(design, layer, task, machine)
+        for layer, task in reversed(pairs)
+        if task.input_grad or task.weight_grad
     ]
     match design:
         case Design.BASELINE:
@@ -112,11 +117,9 @@ def batch_steps(
         case Design.EFFICIENT:
             return [_sequential(costs, costs) for costs in forward + backward]
         case Design.MAX:
-            with_previous = zip([*forward, _NOTHING], [_NOTHING, *forward], strict=True)
-            steps = [_overlapped(costs, previous) for costs, previous in with_previous]
-            if not steps[-1].cycles:  # the last layer has no prediction that could run alone
-                steps.pop()
-            return steps + [_overlapped(costs, costs) for costs in backward]
+            if machine.tiles:  # as in the RTL, where learning needs the true gradient, and the second array the weights
+                return _with_previous(forward, _at_once) + _with_previous(backward, _at_once)
+            return _with_previous(forward, _overlapped) + [_overlapped(costs, costs) for costs in backward]
 
 
 def batch_traffic(design: Design, layers: Sequence[LayerCosts], tasks: Sequence[ArrayTask]) -> list[Traffic]:
@@ -131,7 +134,20 @@ def _traffic(design: Design, layer: LayerCosts, task: ArrayTask) -> Traffic:
     return Traffic(layer.name, dram, buffer_words(layer, task))
 
 
-def _forward_costs(layer: LayerCosts, task: ArrayTask, machine: Machine) -> _StageCosts:
+def _tiled(design: Design, layer: LayerCosts, machine: Machine) -> TiledCosts:
+    from adagp.accelerator.rtl.tiled import tiled_costs  # imports Amaranth, an extra
+
+    try:
+        return tiled_costs(layer.op, design, machine)
+    except ValueError as error:
+        raise ValueError(f"layer {layer.name}: {error}") from error
+
+
+def _forward_costs(design: Design, layer: LayerCosts, task: ArrayTask, machine: Machine) -> _StageCosts:
+    if machine.tiles:
+        tiled = _tiled(design, layer, machine)
+        predictor = tiled.predict_cycles(task)
+        return _StageCosts(layer.name, FORWARD, tiled.forward, predictor, predictor)
     return _StageCosts(
         layer.name,
         FORWARD,
@@ -142,7 +158,11 @@ def _forward_costs(layer: LayerCosts, task: ArrayTask, machine: Machine) -> _Sta
     )
 
 
-def _backward_costs(layer: LayerCosts, task: ArrayTask, machine: Machine) -> _StageCosts:
+def _backward_costs(design: Design, layer: LayerCosts, task: ArrayTask, machine: Machine) -> _StageCosts:
+    if machine.tiles:
+        tiled = _tiled(design, layer, machine)
+        predictor = tiled.learn if task.learn else 0
+        return _StageCosts(layer.name, BACKWARD, tiled.backward_cycles(task), predictor, predictor)
     return _StageCosts(
         layer.name,
         BACKWARD,
@@ -159,6 +179,21 @@ def _sequential(layer: _StageCosts, predicted: _StageCosts, load_cycles: int = 0
     cycles = layer.cycles + load_cycles + predictor
     name = predicted.layer if predictor else ""
     return Step(layer.layer, layer.stage, cycles, layer.cycles, name, predictor, load_cycles)
+
+
+def _with_previous(stages: Sequence[_StageCosts], step: Callable[[_StageCosts, _StageCosts], Step]) -> list[Step]:
+    """Each layer together with the predictor for the layer before it; the last one's predictor may run alone."""
+    steps = [step(*both) for both in zip([*stages, _NOTHING], [_NOTHING, *stages], strict=True)]
+    return steps if steps[-1].cycles else steps[:-1]
+
+
+def _at_once(layer: _StageCosts, predicted: _StageCosts) -> Step:
+    """One layer, and the predictor for a layer on the second array."""
+    predictor = predicted.second_predictor_cycles
+    name = predicted.layer if predictor else ""
+    return Step(
+        layer.layer, layer.stage, max(layer.cycles, predictor), layer.cycles, name, predictor, overlapped=predictor > 0
+    )
 
 
 def _overlapped(layer: _StageCosts, predicted: _StageCosts) -> Step:

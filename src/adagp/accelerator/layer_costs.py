@@ -34,7 +34,7 @@ class LayerCosts:
     """The costs of one layer on a machine.
 
     Attributes:
-        name: The layer's name.
+        op: The layer.
         costs: Cost on the array of each pass that training makes.
         predictor: The predictor on the layers' array.
         second_predictor: The predictor on the second array, which only MAX has.
@@ -45,7 +45,7 @@ class LayerCosts:
         update_cycles: Cycles of the optimizer on the vector unit.
     """
 
-    name: str
+    op: LayerOp
     costs: Mapping[Pass, PassCost]
     predictor: PredictorCost
     second_predictor: PredictorCost
@@ -54,6 +54,11 @@ class LayerCosts:
     traffic: LayerTraffic
     vector_cycles: int
     update_cycles: int
+
+    @property
+    def name(self) -> str:
+        """The layer's name."""
+        return self.op.name
 
     def cycles(self, which: Pass) -> int:
         """Cycles of a pass on the array; 0 if training does not make it."""
@@ -80,7 +85,7 @@ def network_costs(ops: Sequence[LayerOp], machine: Machine) -> list[LayerCosts]:
 def _layer_costs(op: LayerOp, machine: Machine, first: bool) -> LayerCosts:
     small, last = predictor = machine.predictor.layers(op)
     return LayerCosts(
-        name=op.name,
+        op=op,
         costs=_pass_costs(op.shape, op.passes, machine.array, machine.dataflow),
         predictor=_predictor_cost(predictor, machine.array, machine.dataflow),
         second_predictor=_predictor_cost(predictor, machine.second_array, machine.dataflow),

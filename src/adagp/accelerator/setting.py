@@ -77,6 +77,11 @@ def _bandwidth(setting: Setting, words: int) -> Setting:
     return setting.on(dram_words_per_cycle=words)
 
 
+def _latency(setting: Setting, cycles: int) -> Setting:
+    require_count("latency", cycles)
+    return setting.on(dram_latency_cycles=cycles)
+
+
 _TRAINING: Mapping[str, _Key] = {
     "batch": _Key(int, lambda setting, value: replace(setting, batch=value)),
     "epochs": _Key(int, lambda setting, value: replace(setting, epochs=value)),
@@ -91,11 +96,13 @@ _MACHINE: Mapping[str, _Key] = {
     "buffer-words": _Key(int, _memory("buffer_words")),
     "register-words": _Key(int, _memory("register_words")),
     "bandwidth": _Key(int, _bandwidth),
+    "latency": _Key(int, _latency),
     "policy": _Key(str, lambda setting, name: setting.on(policy=name)),
     "grid": _Key(int, _predictor("grid")),
     "channels": _Key(int, _predictor("channels")),
     "vector-lanes": _Key(int, lambda setting, lanes: setting.on(vector_lanes=lanes)),
     "stalls": _Key(bool, lambda setting, stalls: setting.on(stalls=stalls)),
+    "tiles": _Key(bool, lambda setting, tiles: setting.on(tiles=tiles)),
 }
 _KEYS = {**_TRAINING, **_MACHINE}
 MACHINE_KEYS = tuple(_MACHINE)

@@ -33,6 +33,13 @@ Bandwidth = Annotated[int, typer.Option(help="DRAM words a cycle: for LOW's relo
 Stalls = Annotated[
     bool, typer.Option("--stalls/--no-stalls", help="Let layers wait for DRAM where it is slower than the array.")
 ]
+Latency = Annotated[int, typer.Option(help="Cycles from a DRAM request to its first word; for tiles.")]
+Tiles = Annotated[
+    bool,
+    typer.Option(
+        "--tiles/--no-tiles", help="Count as the RTL does: tiles that fit its buffers, and every move. For ws."
+    ),
+]
 VectorLanes = Annotated[
     int | None,
     typer.Option(help="Lanes of a unit for norms, activations, pooling and the optimizer. Default: not counted."),
@@ -56,6 +63,7 @@ class Defaults:
     policy: str = _PAPER.machine.policy
     energy: str = "eyeriss"
     bandwidth: int = _PAPER.machine.dram_words_per_cycle
+    latency: int = _PAPER.machine.dram_latency_cycles
     buffer_words: int = _PAPER.machine.array.buffer_words
     register_words: int = _PAPER.machine.array.register_words
     batch: int = _PAPER.batch
@@ -97,7 +105,9 @@ class MachineOptions(ArrayOptions):
     channels: Channels = DEFAULTS.channels
     policy: PolicyName = DEFAULTS.policy
     bandwidth: Bandwidth = DEFAULTS.bandwidth
+    latency: Latency = DEFAULTS.latency
     stalls: Stalls = False
+    tiles: Tiles = False
     vector_lanes: VectorLanes = None
 
 

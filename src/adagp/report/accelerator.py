@@ -37,6 +37,8 @@ def assumptions(
     ]
     bandwidth = f"{machine.dram_words_per_cycle} words a cycle"
     stalls = f"stalls on memory at {bandwidth}" if machine.stalls else f"no stalls; LOW reloads at {bandwidth}"
+    if machine.tiles:
+        stalls = f"tiles and moves as in the RTL, at {bandwidth}, latency {machine.dram_latency_cycles}"
     vector = "at no cost" if machine.vector_lanes is None else f"on {machine.vector_lanes} lanes"
     memory = f"buffer {array.buffer_words:,} words; MAX's second array {second}"
     return (

@@ -6,7 +6,8 @@ import pytest
 
 from adagp.accelerator import Design, LayerOp, LayerShape, Pass, network
 from adagp.accelerator.rtl.dram import Timing
-from adagp.accelerator.rtl.layer_run import convolution, layer_program, run_layer
+from adagp.accelerator.rtl.layer_run import layer_program, run_layer
+from adagp.accelerator.rtl.layer_shapes import convolution
 from adagp.accelerator.rtl.measure import small_cores
 from adagp.accelerator.rtl.no_stalls import no_stall_cycles
 from adagp.accelerator.rtl.simulators import choose_simulator

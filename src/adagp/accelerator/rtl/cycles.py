@@ -34,6 +34,7 @@ class CoreCycles:
         array_cycles: Cycles of the products by the accelerator model, without overhead.
         read_words: Words read from DRAM.
         written_words: Words written to DRAM.
+        barriers: Cycle in which each barrier is taken, by its place in the program.
     """
 
     cycles: int = 0
@@ -41,6 +42,7 @@ class CoreCycles:
     array_cycles: int = 0
     read_words: int = 0
     written_words: int = 0
+    barriers: dict[int, int] = field(default_factory=dict)
 
 
 def program_cycles(
@@ -75,6 +77,7 @@ class _Core:
                 now = max(now, *self._free.values())
                 if descriptor.join:
                     now = yield now
+                self._found.barriers[index] = now
                 continue
             unit = descriptor.unit
             queue = self._accepted[unit]

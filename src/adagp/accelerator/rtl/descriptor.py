@@ -122,18 +122,27 @@ class _Descriptor:
 
     def __post_init__(self) -> None:
         """Refuse values that the fields cannot hold."""
-        for field in fields(self):
-            shape = Shape.cast({**_HEADER, **_FIELDS[self.op]}[field.name])
-            value, low = int(getattr(self, field.name)), -(1 << shape.width - 1) if shape.signed else 0
-            high = (1 << shape.width - shape.signed) - 1
-            if field.name in ("count", "k_folds", "n_folds", "words"):
-                low = 1
+        kind: Any = type(self)
+        for name, low, high in _bounds(kind):
+            value = int(getattr(self, name))
             if not low <= value <= high:
-                raise ValueError(f"{field.name}={value}: must be between {low} and {high}")
+                raise ValueError(f"{name}={value}: must be between {low} and {high}")
 
     def encode(self) -> int:
         """The descriptor as a number, the first field in the lowest bits."""
         return _encoded(self)
+
+
+@cache
+def _bounds(kind: type[Any]) -> list[tuple[str, int, int]]:
+    """The least and the greatest value of each field; programs have hundreds of thousands of descriptors."""
+    found = []
+    for field in fields(kind):
+        shape = Shape.cast({**_HEADER, **_FIELDS[kind.op]}[field.name])
+        low = -(1 << shape.width - 1) if shape.signed else 0
+        least = 1 if field.name in ("count", "k_folds", "n_folds", "words") else low
+        found.append((field.name, least, (1 << shape.width - shape.signed) - 1))
+    return found
 
 
 @cache

@@ -42,10 +42,10 @@ class LayerMemory:
 class MemoryMap:
     """The regions of a network and of batches of `samples` samples."""
 
-    def __init__(self, network: IntegerNetwork, samples: int) -> None:
-        """Lay everything out."""
+    def __init__(self, network: IntegerNetwork, samples: int, space: Allocator | None = None) -> None:
+        """Lay everything out, by default from address 0 on."""
         self.network, self.samples = network, samples
-        space = Allocator()
+        space = space or Allocator()
         first = network.layers[0]
         self.images = space.take(samples * first.c_in * prod(first.image))
         self.image_grads = space.take(samples * first.c_in * prod(first.image))

@@ -53,9 +53,9 @@ class LayerPasses:
         If the predictor learns, the gradient is drained once more, as the error of the prediction.
         """
         if index or self.memory.network.first_input_grad:
-            self._input_grad(index)
+            self.input_grad(index)
             self.line.barrier()
-        self._weight_grad(index, learns)
+        self.weight_grad(index, learns=learns)
 
     def _pool(self, index: int, c_out: int) -> Pool:
         network, layer = self.memory.network, self.memory.network.layers[index]
@@ -64,7 +64,8 @@ class LayerPasses:
         inside = Images(images.at(0, 1, 1), images.sample, images.row, images.pixel)
         return Pool(cells, inside, network.shifts.pool, (grid // cells[0], grid // cells[1]))
 
-    def _input_grad(self, index: int) -> None:
+    def input_grad(self, index: int) -> None:
+        """The input gradient, masked by the ReLU before the layer."""
         memory, layer = self.memory, self.memory.network.layers[index]
         before = tuple(
             far * (taps - 1) - pad for far, taps, pad in zip(layer.dilation, layer.kernel, layer.padding, strict=True)
@@ -94,7 +95,8 @@ class LayerPasses:
                 layer.stride,
             ).emit(self.line)
 
-    def _weight_grad(self, index: int, learns: bool) -> None:
+    def weight_grad(self, index: int, *, learns: bool) -> None:
+        """The weight gradient and the update; if the predictor learns, its error too."""
         memory, layer, shifts = self.memory, self.memory.network.layers[index], self.memory.network.shifts
         place = memory.layers[index]
         for group in range(layer.groups):

@@ -1,7 +1,7 @@
 """`adagp reproduce fig16` to `fig19`, `fig21`, `table2-cycles`, `table3-cycles`, `iso-power` and `iso-area`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
@@ -29,6 +29,10 @@ class TrainingOptions:
     epochs: machines.Epochs = DEFAULTS.epochs
     array: machines.ArrayShape = DEFAULTS.array
     grid: machines.Grid = DEFAULTS.grid
+    bandwidth: machines.Bandwidth = DEFAULTS.bandwidth
+    latency: machines.Latency = DEFAULTS.latency
+    stalls: machines.Stalls = False
+    tiles: machines.Tiles = False
 
     def setting(self, dataflow: str = DEFAULTS.dataflow) -> Setting:
         """The setting that the accelerator model simulates.
@@ -36,7 +40,8 @@ class TrainingOptions:
         Raises:
             ValueError: for an impossible value, naming it.
         """
-        machine = machine_with({"array": self.array, "grid": self.grid, "dataflow": dataflow})
+        values = {name: value for name, value in asdict(self).items() if name not in ("batch", "epochs")}
+        machine = machine_with({**values, "dataflow": dataflow})
         return Setting(self.batch, self.epochs, machine)
 
 
@@ -108,6 +113,7 @@ def _speed_up_command(figure: int) -> Callable[..., None]:
 
     - `adagp reproduce fig{figure} --picture fig{figure}.png`: 13 networks on 3 data sets.
     - `adagp reproduce fig{figure} --batch 16`: where the designs differ.
+    - `adagp reproduce fig{figure} --stalls --bandwidth 4`: with moves, where DRAM is slower than the array.
 
     A table of its own, and hatched bars, show the same array with coarse batches, which are not in the paper.
     """
