@@ -2,6 +2,7 @@
 
 import copy
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -93,12 +94,15 @@ def test_autocast_and_checkpointing_keep_their_gradients() -> None:
         assert all(torch.equal(found[name], true[name]) for name in true if not name.startswith("third"))
 
 
-def test_relu_and_dropout_take_bits() -> None:
+@pytest.mark.parametrize("layer", [nn.Linear(32, 32), nn.Conv2d(32, 32, 1)])
+def test_relu_and_dropout_take_bits(layer: nn.Module) -> None:
     """Of each 8 positions of 32 floats one row is kept, and a bit for each entry of two masks."""
-    parts = [part for _ in range(8) for part in (nn.Linear(32, 32), nn.ReLU(), nn.Dropout(0.1))]
+    parts = [part for _ in range(8) for part in (layer, nn.ReLU(), nn.Dropout(0.1))]
     x, peaks = torch.randn(32, 256, 32), {}
+    if isinstance(layer, nn.Conv2d):
+        x = x.transpose(1, 2).unflatten(2, (16, 16)).contiguous()
     for keep in ("input", "rows"):
-        model = nn.Sequential(*copy.deepcopy(parts))
+        model = nn.Sequential(*(copy.deepcopy(part) for part in parts))
         layers = {str(index): "sampled" for index in range(0, 24, 3)}
         gp = attach(model, layers, sampled=Sampled(rate=1 / 8, keep=keep))
         gp.step(lambda model=model: model(x).square().mean())

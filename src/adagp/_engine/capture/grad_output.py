@@ -1,6 +1,7 @@
 """Delivers the gradient that arrives at a layer's output in backward, and lets it flow on unchanged."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -53,6 +54,23 @@ def deliver_grad_output(output: Tensor, layer_input: Tensor, deliver: Deliver, k
     return _delivered(output, layer_input, deliver, keep)
 
 
+def _forget_input(output: Tensor) -> None:
+    """Let a convolution keep the form of its input alone.
+
+    Torch's keeps all of it, though the gradient of the input needs no values where the weight has none.
+    """
+    node: Any = output.grad_fn
+    saved = getattr(node, "_raw_saved_input", None)
+    if saved is None or node.next_functions[1][0] is not None:
+        return
+    with suppress(RuntimeError):  # activation checkpointing, or another hook of the user's, has taken it already
+        saved.register_hooks(_form, lambda form: torch.empty_strided(**form))
+
+
+def _form(tensor: Tensor) -> dict[str, Any]:
+    return {"size": tensor.shape, "stride": tensor.stride(), "dtype": tensor.dtype, "device": tensor.device}
+
+
 def _delivered(output: Tensor, layer_input: Tensor, deliver: Deliver, keep: Keep) -> Tensor:
     arrived: list[Tensor] = []
 
@@ -68,5 +86,7 @@ def _delivered(output: Tensor, layer_input: Tensor, deliver: Deliver, keep: Keep
     fresh = output.clone() if output._is_view() else output
     with torch.no_grad():
         kept = tuple(one.detach() for one in keep(layer_input))
+    if all(one.data_ptr() != layer_input.data_ptr() for one in kept):
+        _forget_input(output)
     passed: Tensor = _Deliver.apply(fresh, anchor, arrived, *kept)  # type: ignore[no-untyped-call]
     return passed
