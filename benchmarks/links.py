@@ -7,7 +7,7 @@ and is skipped without them.
 
 Seven ways take turns. Data parallel: plain DistributedDataParallel; the same with torch's PowerSGD hook; torch's
 post-local SGD, which averages weights in every fourth batch; and ADA-GP with one GP batch for each BP batch. As a
-pipeline of two stages and four micro-batches (`benchmarks.pipelines`): GPipe, 1F1B and local losses. A batch has the
+pipeline of two stages and four micro-batches, cut where little crosses: GPipe, 1F1B and local losses. A batch has the
 images of both ranks in all of them. Printed are median seconds per batch, over turns of four batches. What a batch of
 each way is worth for the accuracy is not measured here.
 """
@@ -115,7 +115,7 @@ def rank_main(rank: int, network: str, images: int, rounds: int) -> None:
         model = in_one_bucket(models.build(network))
         runs[name] = way(model, lambda model=model: cross_entropy(model(inputs), labels))  # type: ignore[misc]
     whole = torch.randn(2 * images, 3, 32, 32), torch.randint(0, 10, (2 * images,))
-    runs |= Ways(rank, network, *whole).build(PIPELINES)
+    runs |= Ways(rank, network, *whole, cut="narrow").build(PIPELINES)
     found: dict[str, list[float]] = {name: [] for name in runs}
     order = random.Random(0)
     for round_ in range(rounds + 1):

@@ -52,11 +52,12 @@ EPOCHS = (6, 8, 4)
 SEEDS = (0, 1, 2)
 RATES = {"resnet20": 0.8, "vgg13": 0.1}
 CUTS = {
-    "resnet20": {"exact": (5,), "local": (4,), "four": (3, 5, 7)},
-    "vgg13": {"exact": (5,), "local": (4,), "four": (2, 4, 7)},
+    "resnet20": {"exact": (5,), "local": (4,), "narrow": (5,), "four": (3, 5, 7)},
+    "vgg13": {"exact": (5,), "local": (4,), "narrow": (4,), "four": (2, 4, 7)},
 }
 """The units after which a network is cut. With equal CPU time on both sides in exact ways (VGG-13 0.51 and 0.49 of a
-batch, ResNet-20 0.55 and 0.45); one unit earlier in local ones, whose first stage has a head."""
+batch, ResNet-20 0.55 and 0.45); one unit earlier in local ones, whose first stage has a head; where the fewest numbers
+cross, for slow links."""
 
 
 def units(network: str) -> list[nn.Module]:
@@ -85,9 +86,9 @@ def parts(network: str, way: str) -> list[nn.Module]:
 class Ways:
     """Every way to run a batch through two ranks, each with a network of its own."""
 
-    def __init__(self, rank: int, network: str, images: Tensor, labels: Tensor) -> None:
-        """`images` are given to the first stage, wherever it is."""
-        self._rank, self._network, self._images, self._labels = rank, network, images, labels
+    def __init__(self, rank: int, network: str, images: Tensor, labels: Tensor, cut: str | None = None) -> None:
+        """`images` are given to the first stage, wherever it is; `cut` is one of `CUTS` for all two stages."""
+        self._cut, self._rank, self._network, self._images, self._labels = cut, rank, network, images, labels
 
     def build(self, names: Sequence[str]) -> dict[str, Callable[[], None]]:
         """What runs one batch, by name of the way."""
@@ -121,7 +122,7 @@ class Ways:
         return [self._images] if first else [], self._labels if last else None
 
     def _exact(self, kind: Callable[..., Any], place: int) -> Callable[[], None]:
-        stage = self._stage("exact", place)
+        stage = self._stage(self._cut or "exact", place)
         return self._plain(kind(stage, MICRO_BATCHES, cross_entropy), [stage])
 
     def _several(self, kind: Callable[..., Any], places: Sequence[int]) -> Callable[[], None]:
@@ -142,7 +143,7 @@ class Ways:
 
     def _predicted(self) -> Callable[[], None]:
         """GP batches, after BP batches that the predictor has learned from."""
-        stage, phases = self._stage("exact", self._rank), Phases()
+        stage, phases = self._stage(self._cut or "exact", self._rank), Phases()
         gp = AdaGP(stage.submod, sgd(stage.submod.parameters()), phases.schedule)
         pipeline = Pipeline(ScheduleGPipe(stage, MICRO_BATCHES, cross_entropy), gp)
         inputs, target = self._given([stage])
@@ -152,7 +153,7 @@ class Ways:
         return lambda: (pipeline.step(*inputs, target=target), None)[1]
 
     def _local(self, count: int) -> Callable[[], None]:
-        stage = self._stage("local", self._rank, count)
+        stage = self._stage(self._cut or "local", self._rank, count)
         gp = AdaGP(stage.submod, sgd(stage.submod.parameters()), schedules.always_local(), None)
         pipeline = Pipeline(ScheduleGPipe(stage, count, cross_entropy), gp, gradients="local")
         inputs, _ = self._given([stage])
