@@ -79,7 +79,9 @@ def share(
     if setup.ranks.count > 1:
         message = _Message(setup, layers, parts, unshared)
         events = [not own.loss_is_finite, own.lacks_loss_grad]
-        (failures, lacking), (macs, *samples), sums = message.send(events, [own.macs, *samples], own.row_sums)
+        counted = [own.macs] if setup.predictor_wants_macs else []  # what it waits for is the same on all ranks
+        (failures, lacking), found, sums = message.send(events, [*counted, *samples], own.row_sums)
+        macs, samples = sum(found[: len(counted)]), found[len(counted) :]
         row_sums = tuple(number / setup.ranks.replicas for number in sums)
         findings = Findings(not failures, bool(lacking), own.loss_grad, row_sums, macs // setup.ranks.count)
         if not lacking:
