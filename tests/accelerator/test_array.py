@@ -45,6 +45,18 @@ def test_systolic_cycles_are_scalesims_and_one(row):
     assert cost.macs == row["c_in"] * row["c_out"] * row["out_h"] * row["out_w"] * 9
 
 
+@pytest.mark.parametrize("row", rows_of("systolic_backward.csv"))
+def test_systolic_cycles_of_gradients_and_groups_are_scalesims_and_one_for_each_group(row):
+    shape = LayerShape(
+        *integers(row, "c_in", "c_out"),
+        integers(row, "out_h", "out_w"),
+        integers(row, "kernel_h", "kernel_w"),
+        **{name: int(row[name]) for name in ("batch", "groups")},
+    )
+    cost = pass_cost(shape, Pass(row["pass"]), Array(12, 15), row["dataflow"])
+    assert cost.cycles == row["groups"] * (row["group_cycles"] + 1)
+
+
 @pytest.mark.parametrize("row", rows_of("row_stationary.csv"), ids=lambda row: f"{row['layer']}-{row['batch']:.0f}")
 def test_row_stationary_is_nn_dataflows(row):
     shape = LayerShape(
