@@ -66,7 +66,7 @@ class Batch:
             timed,
             layers={},
         )
-        self._forward.counts_macs = checks_gradients(self._open) is None or setup.predictor_wants_macs
+        self._forward.counts_macs = checks_gradients(self._open) is None
         if setup.options.immediate:
             self._forward.update_now = partial(update_now, self._open)
         self._unsynchronised: ExitStack | None = None

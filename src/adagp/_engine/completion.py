@@ -65,7 +65,7 @@ def _share(batch: OpenBatch) -> Shared:
         is_missing = loss_grad is None and any(entry.uses_features and entry.has_run for entry in layers)
     if batch.local is not None:
         batch.loss_is_finite &= batch.local.losses_are_finite
-    own = Findings(batch.loss_is_finite, is_missing, loss_grad, tuple(_row_sums(batch)), batch.forward.macs)
+    own = Findings(batch.loss_is_finite, is_missing, loss_grad, tuple(_row_sums(batch)))
     with_features = not (batch.is_gp and setup.options.immediate)
     shared = share(setup, layers, own, _unshared(batch), with_features)
     batch.loss_is_finite = shared.findings.loss_is_finite
@@ -175,7 +175,7 @@ def _learn(batch: OpenBatch, shared: Shared, supplied: Sequence[LayerBatch]) -> 
     finite = {name: true_grads[name] for name, values in squares.items() if inf not in values}
     progress.count("nonfinite", len(true_grads) - len(finite))
     alignments: Mapping[str, GradientAlignment] = batch.timed(
-        partial(teach, setup, progress, shared.features, finite, squares, shared.findings.macs)
+        partial(teach, setup, progress, shared.features, finite, squares)
     )
     return alignments
 

@@ -28,14 +28,12 @@ class Findings:
         lacks_loss_grad: Whether the gradient of the loss at the model's output is missing where it was asked for.
         loss_grad: That gradient.
         row_sums: Sums over the rows that a rank holds, where each holds others.
-        macs: Multiply-adds of the forward, if they were counted; over all ranks, their mean.
     """
 
     loss_is_finite: bool = True
     lacks_loss_grad: bool = False
     loss_grad: Tensor | None = None
     row_sums: tuple[float, ...] = ()
-    macs: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,11 +77,9 @@ def share(
     if setup.ranks.count > 1:
         message = _Message(setup, layers, parts, unshared)
         events = [not own.loss_is_finite, own.lacks_loss_grad]
-        counted = [own.macs] if setup.predictor_wants_macs else []  # what it waits for is the same on all ranks
-        (failures, lacking), found, sums = message.send(events, [*counted, *samples], own.row_sums)
-        macs, samples = sum(found[: len(counted)]), found[len(counted) :]
+        (failures, lacking), samples, sums = message.send(events, samples, own.row_sums)
         row_sums = tuple(number / setup.ranks.replicas for number in sums)
-        findings = Findings(not failures, bool(lacking), own.loss_grad, row_sums, macs // setup.ranks.count)
+        findings = Findings(not failures, bool(lacking), own.loss_grad, row_sums)
         if not lacking:
             parts = message.means()
     if not parts:

@@ -10,7 +10,7 @@ from adagp._engine.layer_batch import LayerBatch
 from adagp._engine.progress import Progress
 from adagp._engine.setup import Setup
 from adagp.layers import Layer, Rows
-from adagp.predictors import BatchLength, Features, TrainingExample
+from adagp.predictors import Features, TrainingExample
 from adagp.quality import GradientAlignment
 
 
@@ -91,7 +91,6 @@ def teach(
     features: Mapping[str, Features],
     true_grads: Mapping[str, Rows],
     squares: Mapping[str, tuple[float, ...]],
-    macs: int,
 ) -> Mapping[str, GradientAlignment]:
     """Show the true gradients to the sources that remember and to the predictor; record its quality.
 
@@ -101,7 +100,6 @@ def teach(
         features: The features of the layers that the predictor asked for.
         true_grads: The true gradients.
         squares: The sum of squares of each of their blocks.
-        macs: Multiply-adds of the batch's forward; 0 where they were not counted.
     """
     for source in setup.sources.values():
         if source.spec.remembers:
@@ -115,8 +113,6 @@ def teach(
     ]
     with torch.enable_grad():
         alignments = predictor.learn(examples)
-    if setup.predictor_wants_macs and macs and isinstance(predictor, BatchLength):
-        predictor.observe_macs(macs)
     if not isinstance(alignments, Mapping):
         raise TypeError(
             f"{type(predictor).__name__}.learn gave {alignments!r}: return a dict of GradientAlignment by layer, "

@@ -16,7 +16,7 @@ from adagp._engine.capture.recorder import Poolers
 from adagp.distributed.ranks import Ranks, inside_fabric, refuse_old_sharding, unwrap
 from adagp.layers import Layer
 from adagp.layers.coverage import find_layers, present_coverage, shared_layers, uncovered_parameters
-from adagp.predictors import BatchLength, FeatureSpec, Predictor, RowSharding
+from adagp.predictors import FeatureSpec, Predictor, RowSharding
 from adagp.schedules import Plan, Schedule
 from adagp.sources import Local, Remembered, Source
 
@@ -94,15 +94,6 @@ class Setup:
     def learns(self) -> bool:
         """Whether anything learns from true gradients."""
         return self.predictor is not None or any(source.spec.remembers for source in self.sources.values())
-
-    @property
-    def predictor_wants_macs(self) -> bool:
-        """Whether the predictor waits to hear how long a batch is."""
-        return self._weighing is not None and self._weighing.wants_macs
-
-    @cached_property
-    def _weighing(self) -> BatchLength | None:
-        return self.predictor if isinstance(self.predictor, BatchLength) else None
 
     @cached_property
     def depends_on_calls(self) -> bool:

@@ -3,22 +3,13 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from adagp.predictors.interface import (
-    BatchLength,
-    Features,
-    FeatureSpec,
-    Pooling,
-    Predictor,
-    RowSharding,
-    TrainingExample,
-)
+from adagp.predictors.interface import Features, FeatureSpec, Pooling, Predictor, RowSharding, TrainingExample
 from adagp.predictors.label_aware import LabelAwarePredictor
 from adagp.predictors.network import GradientNetwork
 from adagp.predictors.paper import PaperPredictor
 from adagp.predictors.trusted import TrustedPredictor
 
 __all__ = [
-    "BatchLength",
     "FeatureSpec",
     "Features",
     "GradientNetwork",

@@ -134,28 +134,12 @@ class RowSharding(Protocol):
         """Take what adds up sums over rows. Called once, before `attach`."""
 
 
-@runtime_checkable
-class BatchLength(Protocol):
-    """What the engine tells a predictor too whose work depends on how long a batch is."""
-
-    @property
-    def wants_macs(self) -> bool:
-        """Whether it still waits for `observe_macs`. Then the multiply-adds of the next forward are counted."""
-
-    def observe_macs(self, macs: int) -> None:
-        """Take in how many multiply-adds the forward of a batch has in all covered layers: the mean over ranks.
-
-        Called after `learn`, until it waits no longer; not where the forward is compiled, which is not counted. From
-        then on more layers may be in `needs.except_for`.
-        """
-
-
 class Predictor(Protocol):
     """What the engine asks of a predictor."""
 
     @property
     def needs(self) -> FeatureSpec:
-        """The features it is given. They must not change after `attach`, but for those of a `BatchLength`."""
+        """The features it is given. They must not change after `attach`."""
 
     def attach(self, layers: Sequence[Layer]) -> None:
         """Size everything for these layers. Called once, before anything else."""

@@ -323,15 +323,6 @@ class GradientNetwork:
         for example in examples:
             self._records[example.layer.name].examples += 1
 
-    @property
-    def turn(self) -> int:
-        """How often it was asked to learn."""
-        return self._turn
-
-    def keep_mape(self, layer: Layer, mape: float) -> None:
-        """Take the MAPE of a prediction that was made without the network."""
-        self._records[layer.name].mape = mape
-
     def _is_mape_due(self, layer: Layer) -> bool:
         """In every eighth example of a layer, the first one among them."""
         return self._records[layer.name].examples % _MAPE_EVERY == 0

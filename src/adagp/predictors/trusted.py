@@ -17,7 +17,6 @@ MOST_ROWS = 4096
 """Rows from which a layer counts as large. A correction costs `features x weights` multiply-adds, which only many
 positions for each weight repay; a head over a vocabulary has few."""
 _MAPE_ROWS = 8
-_MAPE_EVERY = 8
 
 
 class TrustedPredictor:
@@ -29,9 +28,6 @@ class TrustedPredictor:
 
     A large layer, such as a head over a vocabulary, is predicted by its mean alone. Its mean and trust follow a part
     of its rows in each batch, and the parts take turns: a pass over all of them would cost as much as an optimizer's.
-
-    Where batches are short, every layer is predicted by its mean alone: the first batch with true gradients decides.
-    The network's operations would take a large share of such a batch, whatever their size. See `least_macs`.
     """
 
     def __init__(
@@ -40,7 +36,6 @@ class TrustedPredictor:
         mean_decay: float = MEAN_DECAY,
         trust_rate: float = 0.03,
         most_rows: int = MOST_ROWS,
-        least_macs: int = 0,
     ) -> None:
         """Set what is remembered and how fast trust moves.
 
@@ -50,19 +45,13 @@ class TrustedPredictor:
             mean_decay: Weight of the past in the running mean of true gradients.
             trust_rate: How far one BP batch moves a layer's trust, per unit of cosine.
             most_rows: A layer with more rows is large.
-            least_macs: A batch is short if its forward has fewer multiply-adds than this for each layer, on each rank;
-                1 << 25 is about what a core does in a millisecond. With 0 no batch is.
         """
         if most_rows < 1:
             raise ValueError(f"most_rows = {most_rows}: must be at least 1")
-        if least_macs < 0:
-            raise ValueError(f"least_macs = {least_macs}: must be at least 0")
         self._network = network or GradientNetwork(samples=16, layers_per_step=4)
         self.needs = self._network.needs
         self._means = RunningRows(mean_decay, most_rows)
-        self._most_rows, self._least_macs = most_rows, least_macs
-        self._forward_macs: int | None = None
-        self._large: frozenset[str] = frozenset()
+        self._most_rows = most_rows
         self._trust_rate = trust_rate
         self._trust: dict[str, float] = {}
 
@@ -72,64 +61,39 @@ class TrustedPredictor:
 
     def attach(self, layers: Sequence[Layer]) -> None:
         """Size the network for the layers that it corrects."""
-        self._large = frozenset(layer.name for layer in layers if layer.out > self._most_rows)
-        self.needs = replace(self._network.needs, except_for=self._large)
-        self._network.attach([layer for layer in layers if layer.name not in self._large])
+        large = frozenset(layer.name for layer in layers if layer.out > self._most_rows)
+        self.needs = replace(self._network.needs, except_for=large)
+        self._network.attach([layer for layer in layers if layer.name not in large])
         self._means.attach(layers)
         self._trust = {layer.name: 0.0 for layer in layers}
 
-    @property
-    def wants_macs(self) -> bool:
-        """Until it is known whether batches are short."""
-        return self._forward_macs is None and self._least_macs > 0
-
-    def observe_macs(self, macs: int) -> None:
-        """Leave the network out where batches are short."""
-        self._take_macs(macs)
-
-    def _take_macs(self, macs: int | None) -> None:
-        self._forward_macs = macs
-        self.needs = replace(self.needs, except_for=frozenset(self._trust) if self._is_short else self._large)
-
-    @property
-    def _is_short(self) -> bool:
-        return self._forward_macs is not None and self._forward_macs < self._least_macs * len(self._trust)
-
     def layers_to_train_on(self) -> Collection[str]:
         """The layers the network learns from."""
-        return () if self._is_short else self._network.layers_to_train_on()
+        return self._network.layers_to_train_on()
 
     def predict(self, requests: Sequence[tuple[Layer, Features]]) -> Iterator[Rows | None]:
         """The trusted share of mean and correction; None where there is no trust at all."""
         trusted = [(layer, features) for layer, features in requests if self.trust(layer.name) > 0]
-        alone = self.needs.except_for
-        corrected = [(layer, features) for layer, features in trusted if layer.name not in alone]
+        corrected = [(layer, features) for layer, features in trusted if not self._is_large(layer)]
         names = [layer.name for layer, _ in corrected]
         rows = self._network.predict_scaled(
             corrected, [self._means.get(name) for name in names], [self.trust(name) for name in names]
         )
-        means = self._trusted_means([layer for layer, _ in trusted if layer.name in alone])
         for layer, _ in requests:
-            if layer.name in alone:
-                yield means.get(layer.name)
+            if self.trust(layer.name) == 0:
+                yield None
             else:
-                yield next(rows) if self.trust(layer.name) > 0 else None
+                yield self._trusted_mean(layer) if self._is_large(layer) else next(rows)
 
     def _is_large(self, layer: Layer) -> bool:
-        return layer.name in self._large
+        return layer.name in self.needs.except_for
 
-    def _trusted_means(self, layers: Sequence[Layer]) -> dict[str, Rows]:
-        """The trusted share of the means of these layers, all in one operation; of those that have one."""
-        known = [(layer, mean) for layer in layers if (mean := self._means.get(layer.name)) is not None]
-        if not known:
-            return {}
-        blocks = [self._network.blocks(layer, mean) for layer, mean in known]
-        factors = [self.trust(layer.name) for (layer, _), own in zip(known, blocks, strict=True) for _ in own]
-        scaled = iter(torch._foreach_mul([block for own in blocks for block in own], factors))
-        return {
-            layer.name: Rows(next(scaled), next(scaled) if len(own) > 1 else None)
-            for (layer, _), own in zip(known, blocks, strict=True)
-        }
+    def _trusted_mean(self, layer: Layer) -> Rows | None:
+        mean = self._means.get(layer.name)
+        if mean is None:
+            return None
+        weight, *bias = (block * self.trust(layer.name) for block in self._network.blocks(layer, mean))
+        return Rows(weight, bias[0] if bias else None)
 
     def trust(self, layer: str) -> float:
         """0 to 1; 0 before the first true gradient."""
@@ -146,16 +110,9 @@ class TrustedPredictor:
         corrected = [example for example in examples if not self._is_large(example.layer)]
         others = [example for example in corrected if example.features is None]
         pairs = [self._pairs(example, means.get(example.layer.name)) for example in others]
-        measured = others if self._is_short and self._network.turn % _MAPE_EVERY == 0 else []
-        sums = [
-            self._mapes(measured, means),
-            _sums_of([pair for own in pairs for pair in own]),
-            *(self._sums_of_part(example) for example in large),
-        ]
+        sums = [_sums_of([pair for own in pairs for pair in own]), *(self._sums_of_part(example) for example in large)]
         found, totals = self._network.fit(corrected, means, [part for part in sums if len(part)])
         values = iter([value for total in totals for value in total.tolist()])
-        for example in measured:
-            self._network.keep_mape(example.layer, next(values))
         for example, own in zip(others, pairs, strict=True):
             products = [next(values) for _ in 2 * own]
             found[example.layer.name] = self._network.alignment(example, sum(products[::2]), sum(products[1::2]))
@@ -176,21 +133,6 @@ class TrustedPredictor:
             strict=True,
         )
         return [(mean.flatten(), true_grad.flatten()) for mean, true_grad in blocks]
-
-    def _mapes(self, examples: Sequence[TrainingExample], means: Mapping[str, Rows]) -> Tensor:
-        """MAPE of the mean of each layer, on a few rows, weighed by the share of them that this rank holds."""
-        guesses, true, shares = [], [], []
-        for example in examples:
-            layer, mean = example.layer, means.get(example.layer.name)
-            rows = slice(None, None, -(-layer.out // _MAPE_ROWS))
-            few = example.true_grad.weight[layer.own_part(rows)]
-            guesses.append((torch.zeros_like(few) if mean is None else mean.weight[layer.own_part(rows)]).flatten())
-            true.append(few.flatten())
-            shares.append(len(few) / len(range(layer.out)[rows]))
-        if not shares:
-            return torch.empty(0)
-        found = mean_absolute_percentage_errors(guesses, true)
-        return true[0].new_tensor([share * mape for share, mape in zip(shares, found, strict=True)])
 
     def _part(self, layer: Layer) -> slice:
         """The rows of a large layer that move next."""
@@ -232,7 +174,6 @@ class TrustedPredictor:
             "network": self._network.state_dict(),
             "means": self._means.state_dict(),
             "trust": dict(self._trust),
-            "forward_macs": self._forward_macs,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -240,7 +181,6 @@ class TrustedPredictor:
         self._network.load_state_dict(state["network"])
         self._means.load_state_dict(state["means"])
         self._trust = dict(state["trust"])
-        self._take_macs(state["forward_macs"])
 
 
 def _sums_of(pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:

@@ -212,7 +212,6 @@ _GROWN: dict[str, _Check] = {
     "recipe": lambda found: isinstance(found, dict),
     "counts": _each(_is_count),
     "checks_finite": lambda found: found is None or type(found) is bool,
-    "forward_macs": lambda found: found is None or _is_count(found),
     "order": lambda found: found is None or _list(_is_text)(found),
     "mean_squares": lambda found: _list(_is_number)(found) and len(found) <= 2,
     "means": _running_rows,
