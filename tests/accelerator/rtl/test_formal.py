@@ -61,12 +61,12 @@ FAULTS = {
         "count.eq(count + given[pair] - taken[pair])",
         "count.eq(count & ~taken[pair])",
     ),
-    "a dispatcher that takes descriptors into a full queue": (
+    "a dispatcher that drops what a unit does not take at once": (
         "dispatcher: order, nothing lost",
         dispatcher,
         "Dispatcher",
-        "& ~barrier & queue.w_rdy",
-        "& ~barrier",
+        "queue.r_en.eq(starts)",
+        "queue.r_en.eq(1)",
     ),
     "a controller that misses the last fold": (
         "controller: a product ends",
