@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from adagp.accelerator import Design, LayerOp, LayerShape, Pass
 from adagp.accelerator.rtl import checks, golden, verilated
+from adagp.accelerator.rtl.liberty import LIBERTY
 from adagp.accelerator.rtl.measure import small_cores
 from adagp.accelerator.rtl.speedup import Clocked
-from adagp.accelerator.rtl.synthesis import LIBERTY
 from adagp.accelerator.rtl.tools import yosys_version
 from adagp.accelerator.rtl.training import TrainedBatch
 from adagp.cli import app
@@ -177,7 +177,7 @@ def test_draw_writes_a_picture_of_the_sizes_asked_for(tmp_path):
     ],
 )
 def test_wrong_input_is_named_before_a_missing_program(arguments, message, no_yosys, monkeypatch):
-    monkeypatch.setattr("adagp.accelerator.rtl.synthesis.LIBERTY", Path("nowhere.lib"))
+    monkeypatch.setattr("adagp.accelerator.rtl.liberty.LIBERTY", Path("nowhere.lib"))
     done = run(*arguments)
     assert done.exit_code == 2
     assert message in done.stderr
@@ -194,7 +194,7 @@ def test_a_folder_that_cannot_be_made_is_named_before_any_work(monkeypatch, tmp_
 
 @pytest.mark.parametrize("table", [4, 5])
 def test_wrong_sizes_of_a_table_are_named_before_a_missing_program(table, no_yosys, monkeypatch):
-    monkeypatch.setattr("adagp.accelerator.rtl.synthesis.LIBERTY", Path("nowhere.lib"))
+    monkeypatch.setattr("adagp.accelerator.rtl.liberty.LIBERTY", Path("nowhere.lib"))
     done = CliRunner().invoke(app, ["reproduce", f"table{table}", "--array", "70000x2"])
     assert done.exit_code == 2
     assert "array=70000x2: has more banks than a descriptor names" in done.stderr

@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from adagp.accelerator import Array, Design
+from adagp.accelerator import Design
 from adagp.accelerator.rtl.tools import find_yosys, yosys_version
-from adagp.accelerator.text import parse_array
 from adagp.cli import machine_options, options
 from adagp.cli.common import check_folders, command, print_files, print_json, print_table, refusals
 from adagp.cli.display import Display
 from adagp.cli.groups import MARKUP, QuickGroup
+from adagp.cli.hardware_costs import (
+    DesignName,
+    coverage_command,
+    parse_design,
+    parse_pes,
+    power_command,
+    prove_command,
+    timing_command,
+)
 from adagp.cli.hardware_speedup import speedup_command
 from adagp.errors import AdagpError
 from adagp.files import write_bytes
@@ -23,9 +31,6 @@ from adagp.schedules import Phase
 
 if TYPE_CHECKING:
     from adagp.accelerator import LayerOp
-
-_NAMES = ", ".join(design.value for design in Design)
-DesignName = Annotated[str, typer.Option("--design", help=f"One of {_NAMES}.")]
 
 hardware_app = typer.Typer(
     cls=QuickGroup,
@@ -112,7 +117,7 @@ def run_command(
         from adagp.accelerator.rtl.simulators import choose_simulator
         from adagp.accelerator.rtl.top import geometries
 
-        chosen, which, timing = _design(design), _phase(phase), Timing(bandwidth, latency)
+        chosen, which, timing = parse_design(design), _phase(phase), Timing(bandwidth, latency)
         cores = geometries(chosen, parse_pes("array", array), parse_pes("second_array", second_array))
         op = find_layer(network(model, data, batch), layer, model)
         program = layer_program(op, chosen, which, cores, timing, seed)
@@ -168,7 +173,7 @@ def train_command(
         from adagp.accelerator.rtl.training_data import fixed_images
         from adagp.accelerator.rtl.verilated import VerilatedBench
 
-        chosen = _design(design)
+        chosen = parse_design(design)
         images, labels = fixed_images(data, data_root, batches * batch)
         bench = VerilatedBench(geometries(chosen), Timing(bandwidth, latency))
         training = RtlTraining(initial_network(CNN, batch, seed), batch, chosen, bench)
@@ -234,7 +239,7 @@ def synth_command(
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Synthesise a design by yosys and list its resources; nothing is placed or routed, no power is estimated.
+    """Synthesise a design by yosys and list its resources; nothing is placed or routed.
 
     Try:
 
@@ -247,7 +252,7 @@ def synth_command(
         from adagp.accelerator.rtl.synthesis import check_target, synthesise
         from adagp.accelerator.rtl.top import Accelerator, geometries
 
-        cores = geometries(_design(design), parse_pes("array", array), parse_pes("second_array", second_array))
+        cores = geometries(parse_design(design), parse_pes("array", array), parse_pes("second_array", second_array))
         check_target(target)
         yosys = yosys_version()
         found = synthesise(Accelerator(cores), target)
@@ -319,6 +324,12 @@ def draw_command(
     print_files(picture=out)
 
 
+hardware_app.command("timing")(timing_command)
+hardware_app.command("power")(power_command)
+hardware_app.command("prove")(prove_command)
+hardware_app.command("coverage")(coverage_command)
+
+
 def find_layer(ops: "Sequence[LayerOp]", name: str, model: str) -> "LayerOp":
     """The layer of that name.
 
@@ -337,20 +348,3 @@ def _phase(name: str) -> Phase:
     if name.lower() not in phases:
         raise ValueError(f"phase={name!r}: is unknown; choose one of gp, bp")
     return phases[name.lower()]
-
-
-def _design(name: str) -> Design:
-    try:
-        return Design(name)
-    except ValueError:
-        raise ValueError(f"design={name!r}: is unknown; choose one of {_NAMES}") from None
-
-
-def parse_pes(name: str, text: str) -> tuple[int, int]:
-    """Rows and columns of an array.
-
-    Raises:
-        ValueError: if the text is not two positive whole numbers.
-    """
-    array = parse_array(name, text, Array())
-    return array.rows, array.columns

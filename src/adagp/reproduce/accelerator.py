@@ -20,6 +20,7 @@ from adagp.accelerator import (
 from adagp.accelerator.text import parse_array
 from adagp.report.accelerator import ADAGP, assumptions, energy_note, short
 from adagp.report.table import Table
+from adagp.reproduce.coarse import SHORT
 from adagp.schedules import Phase
 
 Grid = Mapping[str, Mapping[str, Simulation]]
@@ -65,9 +66,8 @@ def grid(setting: Setting, tell: Callable[[str], None] = lambda text: None) -> G
     return found
 
 
-_SHORT = {"cifar10": "C10", "cifar100": "C100", "imagenet": "IN"}
 _SHORT_COLUMNS = tuple(
-    f"{_SHORT[data]} {'eff' if design is Design.EFFICIENT else design.value}" for data in IMAGE_SETS for design in ADAGP
+    f"{SHORT[data]} {'eff' if design is Design.EFFICIENT else design.value}" for data in IMAGE_SETS for design in ADAGP
 )
 _SHORT_NOTE = "C10: CIFAR-10; C100: CIFAR-100; IN: ImageNet; eff: Efficient"
 
@@ -126,7 +126,7 @@ def levers_table(figure: int, setting: Setting, tell: Callable[[str], None]) -> 
         rows.append((label, *cells))
     return Table(
         f"What moves figure {figure}: MAX, one assumption changed at a time",
-        ("changed", *(f"{_SHORT[data]} {what}" for data in IMAGE_SETS for what in ("avg", "max"))),
+        ("changed", *(f"{SHORT[data]} {what}" for data in IMAGE_SETS for what in ("avg", "max"))),
         rows,
         _notes(setting),
     )

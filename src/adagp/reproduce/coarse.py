@@ -14,6 +14,7 @@ METHODS = ("coarse", "progressive")
 Figure = Callable[[Simulation, Design], float]
 Gains = Mapping[str, Mapping[str, Mapping[str, float | None]]]
 """A figure of each of `METHODS`, by data set and network; None where the network cannot take smaller images."""
+SHORT = {"cifar10": "C10", "cifar100": "C100", "imagenet": "IN"}
 ANY_DESIGN = Design.EFFICIENT  # without a predictor all are alike
 
 
@@ -58,9 +59,11 @@ def gains_table(title: str, paper: Gains, design: Design, found: Gains, setting:
         ]
     return Table(
         title,
-        ("network", *(f"{data} {column}" for data in IMAGE_SETS for column in (f"GP, {design.value}", *METHODS))),
-        [*rows, ("average of those that can", *average)],
+        ("network", *(f"{SHORT[data]} {column}" for data in IMAGE_SETS for column in ("GP", "half", "prog."))),
+        [*rows, ("average", *average)],
         (
+            f"C10, C100, IN: CIFAR-10, CIFAR-100, ImageNet; GP: {design.value}; half: coarse; prog.: progressive",
+            "average: of the networks that can take smaller images",
             *method_notes(setting),
             "without a predictor: the same on every design, the baseline included",
             "-: the network cannot take smaller images",

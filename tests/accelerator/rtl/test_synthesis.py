@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from adagp.accelerator import Design
-from adagp.accelerator.rtl import synthesis
+from adagp.accelerator.rtl import liberty
 from adagp.accelerator.rtl.geometry import CoreGeometry
 from adagp.accelerator.rtl.library import Library
 from adagp.accelerator.rtl.measure import small_cores
@@ -16,7 +16,7 @@ from adagp.accelerator.rtl.top import Accelerator, geometries
 from adagp.accelerator.rtl.verilog import verilog, waivers
 
 needs_cells = pytest.mark.skipif(
-    not synthesis.LIBERTY.is_file(),
+    not liberty.LIBERTY.is_file(),
     reason="needs standard cells, which no Python package has: apt-get install qflow-tech-osu018",
 )
 
@@ -82,7 +82,7 @@ def test_exported_verilog_passes_a_linter_and_says_what_it_is(design, tmp_path):
 def test_a_missing_program_is_named_with_its_package(monkeypatch, no_yosys):
     with pytest.raises(ToolError, match=r"pip install 'adagp\[hardware\]'.*apt-get install yosys"):
         synthesise(SystolicArray(CoreGeometry(2, 1)), "xc7")
-    monkeypatch.setattr(synthesis, "LIBERTY", Path("nowhere.lib"))
+    monkeypatch.setattr(liberty, "LIBERTY", Path("nowhere.lib"))
     with pytest.raises(ToolError, match="apt-get install qflow-tech-osu018"):
         synthesise(SystolicArray(CoreGeometry(2, 1)), "osu018")
     with pytest.raises(ValueError, match="target='asic': is unknown; choose one of xc7, osu018"):

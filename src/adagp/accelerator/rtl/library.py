@@ -51,10 +51,32 @@ def _plain(text: str) -> str:
     return text.replace("attribute \\top 1\n", "")
 
 
-def place(module: Module, name: str, platform: Library | None, kind: type[Component], *arguments: Any) -> Any:
+class Parts:
+    """The components of a design by the names that lead to them; as the platform, it makes a design for simulation."""
+
+    def __init__(self, top: Component) -> None:
+        """A design that is not elaborated yet."""
+        self.found: dict[tuple[str, ...], Component] = {(): top}
+        self._inside: tuple[str, ...] = ()
+
+    def add(self, name: str, component: Component) -> None:
+        """Remember a component of the one that is being elaborated."""
+        path, elaborate = (*self._inside, name), component.elaborate
+        self.found[path] = component
+
+        def elaborated(platform: Any) -> Any:
+            self._inside = path  # a component places all its parts before they are elaborated
+            return elaborate(platform)
+
+        component.elaborate = elaborated
+
+
+def place(module: Module, name: str, platform: Library | Parts | None, kind: type[Component], *arguments: Any) -> Any:
     """Put a component into a module; returns its ports, ready to be connected."""
-    if platform is None:
+    if not isinstance(platform, Library):
         module.submodules[name] = component = kind(*arguments)
+        if platform is not None:
+            platform.add(name, component)
         return component
     module.submodules[name], interface = platform.instance(kind, *arguments)
     return interface

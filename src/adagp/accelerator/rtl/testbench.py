@@ -72,7 +72,7 @@ class Bench:
         }
         if self._simulator is None:
             design = Accelerator(self.cores)
-            self._simulator = Simulator(design)
+            self._simulator = self._made(design)
             self._simulator.add_clock(1e-6)
             for unit in self.cores:
                 self._simulator.add_process(self._process(unit, getattr(design, unit)))
@@ -83,6 +83,9 @@ class Bench:
         return {
             unit: Trace(state.last + 1, state.read_words, state.written_words) for unit, state in self._channels.items()
         }
+
+    def _made(self, design: Accelerator) -> Simulator:
+        return Simulator(design)
 
     def _clock(self, simulator: Simulator, tell: Callable[[int], None] | None) -> None:
         told = 0

@@ -6,7 +6,7 @@ from adagp.accelerator.rtl.tools import yosys_version
 from adagp.cli import machine_options, options
 from adagp.cli.common import command, print_json, print_table, refusals
 from adagp.cli.display import Display
-from adagp.cli.hardware import parse_pes
+from adagp.cli.hardware_costs import parse_pes
 from adagp.reproduce.hardware import TARGETS, TITLES, plain, resources_table, synthesised
 
 
@@ -33,8 +33,7 @@ def _table_command(table: int) -> Callable[..., None]:
 
     show.__doc__ = f"""Table {table} of the ADA-GP paper: {TITLES[table]}, the baseline and the three designs.
 
-    Our RTL through yosys, whose version the table names. The paper's power is not reproduced: yosys does not
-    estimate it.
+    Our RTL through yosys, whose version the table names. `adagp hardware power` estimates power.
 
     Try:
 

@@ -14,10 +14,10 @@ OURS_4 = {
     Design.MAX: (20_709, 16_942, 388, 10, 260),
 }
 OURS_5 = {
-    Design.BASELINE: 18_157_527,
-    Design.LOW: 18_669_191,
-    Design.EFFICIENT: 18_712_652,
-    Design.MAX: 27_262_899,
+    Design.BASELINE: 19_214_276,
+    Design.LOW: 19_726_569,
+    Design.EFFICIENT: 19_774_164,
+    Design.MAX: 29_135_551,
 }
 # Table 4b: clocks, logic, signals, block RAM, DSPs, static, total, in W.
 POWER_4 = {

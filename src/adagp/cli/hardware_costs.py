@@ -1,0 +1,163 @@
+"""`adagp hardware timing`, `power`, `prove` and `coverage`: what the RTL costs, and how deeply it is verified."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from adagp.accelerator import Array, Design
+from adagp.accelerator.rtl.tools import yosys_version
+from adagp.accelerator.text import parse_array
+from adagp.cli import machine_options, options
+from adagp.cli.common import command, print_json, print_table, refusals
+from adagp.cli.display import Display
+from adagp.errors import AdagpError
+from adagp.report.hardware_costs import coverage_table, power_table, proofs_table, timing_table
+from adagp.schedules import Phase
+
+_NAMES = ", ".join(design.value for design in Design)
+DesignName = Annotated[str, typer.Option("--design", help=f"One of {_NAMES}.")]
+
+
+@command
+def timing_command(
+    design: DesignName = "efficient",
+    array: machine_options.ArrayShape = machine_options.DEFAULTS.array,
+    second_array: machine_options.SecondArray = machine_options.DEFAULTS.second_array,
+    as_json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Static timing of a design in open 0.18 um standard cells: the longest path of every module, and the clock.
+
+    Try:
+
+    - `adagp hardware timing --design efficient`: about a minute.
+    - `adagp hardware timing --design max --array 4x4 --second-array 2x2 --json`
+    """
+    del debug
+    with refusals(), Display(as_json) as display:
+        from adagp.accelerator.rtl.netlist import instance_counts, mapped
+        from adagp.accelerator.rtl.timing import timing
+        from adagp.accelerator.rtl.top import Accelerator, geometries
+
+        cores = geometries(parse_design(design), parse_pes("array", array), parse_pes("second_array", second_array))
+        yosys = yosys_version()
+        display.on_message(f"mapping {design} to standard cells")
+        modules = mapped(Accelerator(cores))
+        display.on_message("analysing every module")
+        found = timing(modules)
+    last = list(found.values())[-1].inside
+    assert last is not None
+    if as_json:
+        longest = {name: each.inside.ns if each.inside else None for name, each in found.items()}
+        print_json({"design": design, "array": array, "yosys": yosys, "clock": asdict(last), "inside_ns": longest})
+        return
+    title = f"{design}, {array} PEs, 0.18 um cells, yosys {yosys}: longest paths in ns"
+    print_table(timing_table(title, found, instance_counts(modules)))
+
+
+@command
+def power_command(
+    design: Annotated[str, typer.Option("--design", help=f"One of {_NAMES}, or all.")] = "all",
+    phase: Annotated[str, typer.Option(help="The batch on ADA-GP designs: gp or bp; the baseline runs BP.")] = "gp",
+    array: machine_options.ArrayShape = machine_options.DEFAULTS.array,
+    second_array: machine_options.SecondArray = machine_options.DEFAULTS.second_array,
+    clock: Annotated[float, typer.Option(min=0.1, help="Clock period in ns.")] = 20.0,
+    as_json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Estimate power from the switching of every net while a design runs a batch, gate by gate.
+
+    The gates' outputs are compared with the RTL's in every cycle. The exit code is 1 if one differs.
+
+    Try:
+
+    - `adagp hardware power`: four designs of 180 PEs, about five minutes.
+    - `adagp hardware power --design low --phase bp --array 4x3`
+    """
+    del debug
+    with refusals(), Display(as_json) as display:
+        from adagp.accelerator.rtl.power import batch_energy, mac_energy_pj
+        from adagp.accelerator.rtl.top import geometries
+
+        if phase not in ("gp", "bp"):
+            raise ValueError(f"phase={phase!r}: is unknown; choose one of gp, bp")
+        chosen = list(Design) if design == "all" else [parse_design(design)]
+        sizes = parse_pes("array", array), parse_pes("second_array", second_array)
+        mac_pj, found = mac_energy_pj(), {}
+        for each in chosen:
+            which = Phase.GP if phase == "gp" and each is not Design.BASELINE else Phase.BP
+            display.on_message(f"running a {which.value} batch on the gates of {each.value}")
+            found[each] = batch_energy(each, which, geometries(each, *sizes))
+    if as_json:
+        plain = {each.value: asdict(batch) for each, batch in found.items()}
+        print_json({"array": array, "phase": phase, "clock_ns": clock, "mac_pj": mac_pj, "designs": plain})
+    else:
+        print_table(power_table(f"Power of a {phase.upper()} batch, {array} PEs, mW", found, clock, mac_pj))
+    wrong = [each.value for each, batch in found.items() if batch.differences]
+    if wrong:
+        raise AdagpError(f"the gates do not do what the RTL does: {', '.join(wrong)}")
+
+
+@command
+def prove_command(as_json: options.Json = False, debug: options.Debug = False) -> None:
+    """Prove by yosys' SAT solver that units lose no word, keep their order and never block, for all inputs.
+
+    Each proof starts from reset and is bounded: it tries all inputs for a number of cycles. The exit code is 1 if one
+    fails.
+
+    Try:
+
+    - `adagp hardware prove`: six properties, about a minute.
+    """
+    del debug
+    with refusals(), Display(as_json) as display:
+        from adagp.accelerator.rtl.formal import PROPERTIES, prove
+
+        found = {}
+        for name, each in PROPERTIES.items():
+            display.on_message(f"proving {name}")
+            found[name] = prove(each.build(), each.cycles), each.cycles
+    if as_json:
+        print_json({name: {"holds": holds, "cycles": cycles} for name, (holds, cycles) in found.items()})
+    else:
+        print_table(proofs_table(found))
+    if failed := [name for name, (holds, _) in found.items() if not holds]:
+        raise AdagpError(f"does not hold: {', '.join(failed)}")
+
+
+@command
+def coverage_command(as_json: options.Json = False, debug: options.Debug = False) -> None:
+    """Count which operations, fields and waits the programs of `adagp hardware report` exercise.
+
+    Try:
+
+    - `adagp hardware coverage`: a line for every kind; NONE where none does.
+    """
+    del debug
+    with refusals():
+        from adagp.accelerator.rtl.coverage import batch_descriptors, counted
+
+        found = counted(batch_descriptors())
+    if as_json:
+        print_json(found)
+        return
+    print_table(coverage_table(found))
+
+
+def parse_design(name: str) -> Design:
+    """The design of a name.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    try:
+        return Design(name)
+    except ValueError:
+        raise ValueError(f"design={name!r}: is unknown; choose one of {_NAMES}") from None
+
+
+def parse_pes(name: str, text: str) -> tuple[int, int]:
+    """Rows and columns of PEs from a text such as `12x15`."""
+    array = parse_array(name, text, Array())
+    return array.rows, array.columns
