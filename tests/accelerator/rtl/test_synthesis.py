@@ -9,7 +9,7 @@ from adagp.accelerator.rtl import liberty
 from adagp.accelerator.rtl.geometry import CoreGeometry
 from adagp.accelerator.rtl.library import Library
 from adagp.accelerator.rtl.measure import small_cores
-from adagp.accelerator.rtl.synthesis import synthesise
+from adagp.accelerator.rtl.synthesis import check_target, synthesise
 from adagp.accelerator.rtl.systolic_array import SystolicArray
 from adagp.accelerator.rtl.tools import ToolError, run_yosys
 from adagp.accelerator.rtl.top import Accelerator, geometries
@@ -81,12 +81,12 @@ def test_exported_verilog_passes_a_linter_and_says_what_it_is(design, tmp_path):
 
 def test_a_missing_program_is_named_with_its_package(monkeypatch, no_yosys):
     with pytest.raises(ToolError, match=r"pip install 'adagp\[hardware\]'.*apt-get install yosys"):
-        synthesise(SystolicArray(CoreGeometry(2, 1)), "xc7")
+        check_target("xc7")
     monkeypatch.setattr(liberty, "LIBERTY", Path("nowhere.lib"))
     with pytest.raises(ToolError, match="apt-get install qflow-tech-osu018"):
-        synthesise(SystolicArray(CoreGeometry(2, 1)), "osu018")
+        check_target("osu018")
     with pytest.raises(ValueError, match="target='asic': is unknown; choose one of xc7, osu018"):
-        synthesise(SystolicArray(CoreGeometry(2, 1)), "asic")
+        check_target("asic")
 
 
 def test_what_yosys_complains_of_is_passed_on():
