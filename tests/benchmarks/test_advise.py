@@ -1,8 +1,10 @@
 import json
 import sys
+from functools import partial
 
 import pytest
 
+from adagp.advice.rounds import Candidate, measure
 from benchmarks import advise, foreign
 
 
@@ -45,6 +47,15 @@ def test_seconds_and_order_are_printed() -> None:
     followed = {"option": "a", "predicted": 0.1, "measured": 0.12, "off": 0.2}
     result = {"options": [row("a", (1.3, 1.4), 1.1)], "wrong_order": [], "followed": followed, "drifts": [0.2, 0.0]}
     assert advise.table({"net": result}).splitlines()[-1] == "| net | a | 100.0 | 120.0 | +20.0 % | right | 2 |"
+
+
+def test_every_timed_batch_follows_one_of_the_same_model() -> None:
+    order: list[str] = []
+    candidates = [advise.in_a_row(Candidate(name, partial(order.append, name))) for name in "abc"]
+    turns = iter(range(1000))
+    rounds = measure(candidates, lambda: float(next(turns)), 100.0)
+    assert len(rounds.seconds) > 3
+    assert all(first == second for first, second in zip(order[::2], order[1::2], strict=True))
 
 
 @pytest.mark.parametrize(("drifts", "used"), [([0.01], 1), ([0.2, -0.04], 2), ([0.2, -0.3, 0.1, 0.0], 3)])
