@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from adagp.cli import app
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, ["pipeline", *arguments], env={"COLUMNS": "200"})
+def run(*arguments, columns=200):
+    return CliRunner().invoke(app, ["pipeline", *arguments], env={"COLUMNS": str(columns)})
 
 
 def simulated(*arguments):
@@ -91,6 +91,27 @@ def test_a_coarse_batch_is_drawn_shorter(tmp_path):
     assert simulated("--phases", "4BP@0.5,BP")["steps"] == 42
     assert simulated("--phases", "BP@1")["steps"] == 21
     assert "draw it with --svg" in run("--forward", "0.000001", "--phases", "BP@0.01").stdout
+
+
+@pytest.mark.parametrize("columns", [80, 40, 12])
+def test_a_grid_is_folded_at_the_terminals_width_and_loses_nothing(columns):
+    arguments = ("--devices", "2", "--microbatches", "4", "--phases", "3BP")
+    wide, narrow = (
+        [line for line in run(*arguments, columns=each).stdout.splitlines() if line.startswith("device ")]
+        for each in (400, columns)
+    )
+    assert len(wide) == 2
+    for device, whole in enumerate(wide):
+        bands = [line.removeprefix(f"device {device}") for line in narrow if line.startswith(f"device {device}")]
+        assert "".join(bands) == whole.removeprefix(f"device {device}")
+        assert len(bands) > 1
+    assert max(map(len, narrow)) <= max(columns, len("device 0  F0"))
+
+
+def test_a_folded_grid_says_at_which_step_each_part_starts():
+    lines = run("--devices", "2", "--microbatches", "4", "--phases", "3BP", columns=68).stdout.splitlines()
+    starts = [line for line in lines if line.startswith("from step ")]
+    assert starts == ["from step 0", "from step 15", "from step 30"]
 
 
 def test_a_grid_too_wide_is_named_and_drawn_elsewhere():

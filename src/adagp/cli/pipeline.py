@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from adagp.accelerator.pipeline import SCHEMES, Pipeline, Timeline, costs, simulate
+from adagp.accelerator.pipeline import SCHEMES, Pipeline, Slot, Timeline, costs, simulate
 from adagp.cli import options
 from adagp.cli.common import InputError, check_folders, command, print_files, print_json, refusals, write_text
 from adagp.report.pipeline import (
@@ -185,17 +185,17 @@ def _print_grid(title: str, timeline: Timeline) -> None:
         return
     left = len(f"device {timeline.pipeline.devices - 1}")
     width = max(2, len(str(number(timeline, timeline.slots[-1]))) + 1)
-    for device, row in enumerate(grid.rows):
-        line = Text(f"device {device}".ljust(left))
-        for before, slot in zip([None, *row], row, strict=False):
-            line.append(" ")
-            if slot is None:
-                line.append("·".rjust(width), style="dim")
-                continue
-            kind = letter(timeline, slot)
-            text = f"{kind}{number(timeline, slot)}" if slot is not before else "-" * width
-            line.append(text.rjust(width), style=f"#000000 on {PASSES[kind][1]}")
-        console.print(line, no_wrap=True, crop=False, overflow="ignore")
+    columns = len(grid.rows[0])
+    fit = max(1, (console.width - left) // (width + 1))
+    for first in range(0, columns, fit):
+        if fit < columns:
+            print(f"from step {first * grid.column:g}")
+        for device, row in enumerate(grid.rows):
+            line = Text(f"device {device}".ljust(left))
+            for before, slot in list(zip([None, *row], row, strict=False))[first : first + fit]:
+                line.append(" ")
+                line.append_text(_cell(timeline, before, slot, width))
+            console.print(line, no_wrap=True, crop=False, overflow="ignore")
     legend = Text()
     shown = {letter(timeline, slot) for slot in timeline.slots}
     for kind, (about, colour) in PASSES.items():
@@ -206,3 +206,12 @@ def _print_grid(title: str, timeline: Timeline) -> None:
     console.print(legend, no_wrap=True, crop=False, overflow="ignore")
     if grid.column != 1:
         print(f"a column is {grid.column:g} steps")
+
+
+def _cell(timeline: Timeline, before: Slot | None, slot: Slot | None, width: int) -> Text:
+    """A device's column of the grid, whose slot may have begun in the column before."""
+    if slot is None:
+        return Text("·".rjust(width), style="dim")
+    kind = letter(timeline, slot)
+    text = f"{kind}{number(timeline, slot)}" if slot is not before else "-" * width
+    return Text(text.rjust(width), style=f"#000000 on {PASSES[kind][1]}")

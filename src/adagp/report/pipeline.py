@@ -59,7 +59,7 @@ class PipelineGrid:
     rows: list[list[Slot | None]]
 
 
-def pipeline_grid(timeline: Timeline, most_columns: int = 150) -> PipelineGrid | None:
+def pipeline_grid(timeline: Timeline, most_columns: int = 600) -> PipelineGrid | None:
     """The coarsest grid that shows every start and end; None if it needs more than `most_columns`."""
     if min(slot.end - slot.start for slot in timeline.slots) < _SHORTEST:
         return None
