@@ -27,6 +27,7 @@ _TIMELINES = (
     (Design.BASELINE, Phase.BP),
     (Design.EFFICIENT, Phase.BP),
     (Design.EFFICIENT, Phase.GP),
+    (Design.MAX, Phase.BP),
     (Design.MAX, Phase.GP),
 )
 
@@ -68,16 +69,18 @@ def _timeline(panel: Any, steps: Sequence[Step]) -> None:
     start = 0
     for step in steps:
         colour = _FORWARD if step.stage == "forward" else _BACKWARD
+        together = step.overlapped and step.predictor_layer == step.layer  # both in one row: half of it each
         if step.layer:
-            panel.broken_barh([(start, step.layer_cycles)], (rows[step.layer] - 0.4, 0.8), color=colour)
+            height = 0.4 if together else 0.8
+            panel.broken_barh([(start, step.layer_cycles)], (rows[step.layer] - 0.4, height), color=colour)
         after = 0 if step.overlapped else step.layer_cycles
         if step.load_cycles:
             row = rows[step.predictor_layer]
             panel.broken_barh([(start + after, step.load_cycles)], (row - 0.4, 0.8), color=_LOAD)
             after += step.load_cycles
         if step.predictor_layer:
-            row = rows[step.predictor_layer]
-            panel.broken_barh([(start + after, step.predictor_cycles)], (row - 0.4, 0.8), color=_PREDICTOR)
+            up = (rows[step.predictor_layer], 0.4) if together else (rows[step.predictor_layer] - 0.4, 0.8)
+            panel.broken_barh([(start + after, step.predictor_cycles)], up, color=_PREDICTOR)
         start += step.cycles
     panel.set_yticks(range(len(rows)), list(rows), fontsize=7)
     panel.set_ylim(len(rows) - 0.4, -0.6)
