@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from adagp.accelerator.text import InputShape
 from adagp.accelerator.user_module import module_network
 
 
@@ -42,7 +43,7 @@ def test_what_is_wrong_with_it_is_told_in_one_line(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "broken", raising=False)
     with pytest.raises(ValueError, match=message) as caught:
-        module_network("broken:build", (3, 8, 8), 2)
+        module_network("broken:build", [InputShape((3, 8, 8))], 2)
     assert str(caught.value).startswith("module=broken:build") or "cannot be traced" in str(caught.value)
     assert "\n" not in str(caught.value)
     monkeypatch.delitem(sys.modules, "broken", raising=False)
@@ -52,4 +53,4 @@ def test_a_module_that_is_not_there_names_the_remedy(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     for home in ("no_such_file", "no_such.file", "os.no_such_file"):
         with pytest.raises(ValueError, match="run from the folder that holds it"):
-            module_network(f"{home}:build", (3, 8, 8), 2)
+            module_network(f"{home}:build", [InputShape((3, 8, 8))], 2)

@@ -312,6 +312,29 @@ def test_a_module_of_ones_own(tmp_path, monkeypatch):
     assert "cannot be traced: Linear 1" in result.stderr
 
 
+def test_a_module_that_takes_integers(tmp_path, monkeypatch):
+    lines = (
+        "from torch import nn",
+        "class build(nn.Module):",
+        "    def __init__(self):",
+        "        super().__init__()",
+        "        self.words, self.out = nn.Embedding(9, 4), nn.Linear(4, 9)",
+        "    def forward(self, left, right):",
+        "        return self.out(self.words(left)).mean(1) + self.out(self.words(right)).mean(1)",
+    )
+    (tmp_path / "own_tokens_for_simulate.py").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    module = ("--module", "own_tokens_for_simulate:build", "--batch", "2", "--epochs", "30")
+    few, turned, many = (simulated(*module, "--input", f"int:{a},int:{b}") for a, b in ((12, 24), (24, 12), (24, 24)))
+    assert {layer["layer"] for layer in few["designs"]["baseline"]["layers"]} == {"out"}
+    cycles = [found["designs"]["baseline"]["cycles"] for found in (few, turned, many)]
+    assert cycles[0] == cycles[1] < cycles[2]
+    result = run(*module, "--input", "16,20")
+    assert result.exit_code == 2
+    assert "cannot be traced" in result.stderr
+    assert "is not an integer" in run(*module, "--input", "long:16").stderr
+
+
 def test_sweep_as_table_csv_and_picture(tmp_path):
     files = ["--csv", str(tmp_path / "sweep.csv"), "--picture", str(tmp_path / "sweep.svg")]
     over = ["--sweep", "batch=16,128", "--sweep", "array=12x15,18x10"]

@@ -1,12 +1,25 @@
-"""Sizes as people write them: `3`, `12x15`, `c_in=64,c_out=64,out=32x32,kernel=3`."""
+"""Sizes as people write them: `3`, `12x15`, `int:16`, `c_in=64,c_out=64,out=32x32,kernel=3`."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from adagp.accelerator.array import Array
 from adagp.accelerator.shapes import LayerShape
 
 _NUMBERS = ("c_in", "c_out", "groups")
 _SIZES = {"out": "out", "kernel": "kernel", "stride": "stride", "in": "image"}
+
+
+class InputShape(NamedTuple):
+    """One argument of a network's forward, without the batch.
+
+    Attributes:
+        sizes: Its shape.
+        integers: Whether it holds integers, such as the tokens of an embedding.
+    """
+
+    sizes: tuple[int, ...]
+    integers: bool = False
 
 
 def parse_layer(text: str, batch: int) -> LayerShape:
@@ -55,6 +68,16 @@ def parse_sizes(name: str, text: str) -> tuple[int, ...]:
         ValueError: If they are not integers.
     """
     return tuple(integer(name, part) for part in text.split("x"))
+
+
+def parse_inputs(name: str, text: str) -> tuple[InputShape, ...]:
+    """Arguments of a forward: `3x32x32`, or `int:16,int:16` for two of integers.
+
+    Raises:
+        ValueError: If they are not sizes.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    return tuple(InputShape(parse_sizes(name, part.removeprefix("int:")), part.startswith("int:")) for part in parts)
 
 
 def _pair(key: str, text: str) -> tuple[int, int]:

@@ -59,6 +59,7 @@ def network_command(
     - `adagp simulate network --model vgg13 --method progressive --levels 0.5:0.6,1:0.4`: smaller images instead of GP.
     - `adagp simulate network --model vgg13 --machine mine.toml`: on a machine of yours.
     - `adagp simulate network --module mypackage.nets:build --input 3x64x64`: a network of yours.
+    - `adagp simulate network --module mypackage.nets:translator --input int:16,int:20`: one that takes tokens.
     """
     check_folders(output.csv_file)
     check_pictures(picture, timeline)

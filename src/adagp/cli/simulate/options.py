@@ -10,7 +10,7 @@ import typer
 
 from adagp.accelerator import CNNS, DATA_SHAPES, LayerOp, Machine, Setting, network
 from adagp.accelerator.setting import MACHINE_KEYS
-from adagp.accelerator.text import parse_sizes
+from adagp.accelerator.text import parse_inputs
 from adagp.cli import machine_options as machines
 from adagp.cli import options
 from adagp.cli.common import InputError, print_json, print_table, write_text
@@ -44,7 +44,12 @@ class NetworkOptions:
         str | None, typer.Option(metavar="PACKAGE.FILE:FACTORY", help="A network of yours: a function that builds it.")
     ] = None
     input_shape: Annotated[
-        str | None, typer.Option("--input", metavar="CxHxW", help="Shape of a sample, for --module. Default: 3x32x32.")
+        str | None,
+        typer.Option(
+            "--input",
+            metavar="[int:]SIZES,...",
+            help="Shapes of a sample's inputs, for --module; int:16 for 16 integers, such as tokens. Default: 3x32x32.",
+        ),
     ] = None
     batch: machines.Batch = DEFAULTS.batch
     epochs: machines.Epochs = DEFAULTS.epochs
@@ -66,8 +71,8 @@ class NetworkOptions:
             raise InputError("module: stands for model and data; leave these out")
         from adagp.accelerator.user_module import module_network
 
-        shape = parse_sizes("input", self.input_shape or "3x32x32")
-        return Network(functools.cache(lambda batch: module_network(module, shape, batch)), module, MODULE_SAMPLES)
+        inputs = parse_inputs("input", self.input_shape or "3x32x32")
+        return Network(functools.cache(lambda batch: module_network(module, inputs, batch)), module, MODULE_SAMPLES)
 
     def setting(self, machine: Machine) -> Setting:
         """The setting of its training on a machine."""
