@@ -4,8 +4,9 @@ import pytest
 from typer.testing import CliRunner
 
 from adagp.accelerator import Design
+from adagp.accelerator.rtl.power import BatchEnergy
 from adagp.cli import app
-from adagp.reproduce import hardware
+from adagp.reproduce import hardware, power
 
 
 def test_the_papers_increases_are_those_it_states():
@@ -47,3 +48,32 @@ def test_the_command_sets_four_designs_beside_the_papers(table, monkeypatch):
     assert found["ours"] == found["paper"]
     assert found["yosys"] == "9.9"
     assert list(found["ours"]) == ["baseline", "low", "efficient", "max"]
+
+
+def test_power_stands_beside_the_papers_with_its_slip():
+    parts = ("internal", "switching", "leakage", "logic", "buffers", "logic and buffers")
+    ours = {design: dict.fromkeys(parts, 1 + 0.1 * place) for place, design in enumerate(Design)}
+    table = power.power_table(ours, "bp")
+    rows = {row[:2]: row[2:] for row in table.rows}
+    assert rows["low", "leakage"] == ("+10.0", "+1.5", "+0.0")
+    assert rows["efficient", "buffers"] == ("+20.0", "", "+38.9")
+    assert rows["max", "logic"] == ("+30.0", "+13.4", "")
+    assert [rows[design, "logic and buffers"][2] for design in ("low", "efficient", "max")] == ["+0.9", "+3.6", "+3.9"]
+    assert any("0.119 W less than the total, in every design" in note for note in table.notes)
+    with_gp = power.power_table(ours, "gp")
+    assert "GP, and the baseline's BP" in with_gp.notes[0]
+
+
+def test_one_design_alone_is_not_compared(monkeypatch):
+    batch = BatchEnergy(10, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1, 0)
+    monkeypatch.setattr("adagp.accelerator.rtl.power.mac_energy_pj", lambda: 100.0)
+    monkeypatch.setattr("adagp.accelerator.rtl.power.batch_energy", lambda *sizes: batch)
+    one = CliRunner().invoke(app, ["hardware", "power", "--design", "low"])
+    assert one.exit_code == 0, one.output
+    assert "table 5b" not in one.stdout
+    every = CliRunner().invoke(app, ["hardware", "power", "--phase", "bp"])
+    assert "table 5b" in every.stdout
+    assert max(map(len, every.stdout.splitlines())) <= 80
+    found = json.loads(CliRunner().invoke(app, ["hardware", "power", "--json"]).stdout)
+    assert found["ours_mw"]["max"]["buffers"] == pytest.approx(6 * 100 / (10 * 20))
+    assert found["table_4b_w"]["low"]["total"] == 3.745

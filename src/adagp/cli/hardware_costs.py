@@ -13,6 +13,7 @@ from adagp.cli.common import command, print_json, print_table, refusals
 from adagp.cli.display import Display
 from adagp.errors import AdagpError
 from adagp.report.hardware_costs import coverage_table, power_table, proofs_table, timing_table
+from adagp.reproduce import power as paper
 from adagp.schedules import Phase
 
 _NAMES = ", ".join(design.value for design in Design)
@@ -66,13 +67,14 @@ def power_command(
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Estimate power from the switching of every net while a design runs a batch, gate by gate.
+    """Estimate power from the switching of every net while a design runs a batch, beside the paper's tables 4b and 5b.
 
     The gates' outputs are compared with the RTL's in every cycle. The exit code is 1 if one differs.
 
     Try:
 
     - `adagp hardware power`: four designs of 180 PEs, about five minutes.
+    - `adagp hardware power --phase bp`: the same kind of batch on all four.
     - `adagp hardware power --design low --phase bp --array 4x3`
     """
     del debug
@@ -89,11 +91,16 @@ def power_command(
             which = Phase.GP if phase == "gp" and each is not Design.BASELINE else Phase.BP
             display.on_message(f"running a {which.value} batch on the gates of {each.value}")
             found[each] = batch_energy(each, which, geometries(each, *sizes))
+    ours = {each: batch.milliwatts(clock, mac_pj) for each, batch in found.items()}
     if as_json:
-        plain = {each.value: asdict(batch) for each, batch in found.items()}
-        print_json({"array": array, "phase": phase, "clock_ns": clock, "mac_pj": mac_pj, "designs": plain})
+        designs = {each.value: asdict(batch) for each, batch in found.items()}
+        setting = {"array": array, "phase": phase, "clock_ns": clock, "mac_pj": mac_pj}
+        print_json({**setting, "designs": designs, **paper.plain(ours)})
     else:
         print_table(power_table(f"Power of a {phase.upper()} batch, {array} PEs, mW", found, clock, mac_pj))
+        if len(ours) > 1:
+            print()
+            print_table(paper.power_table(ours, phase))
     wrong = [each.value for each, batch in found.items() if batch.differences]
     if wrong:
         raise AdagpError(f"the gates do not do what the RTL does: {', '.join(wrong)}")

@@ -46,27 +46,16 @@ def timing_table(title: str, found: "Mapping[str, ModuleTiming]", counts: Mappin
 
 
 def power_table(title: str, found: "Mapping[Design, BatchEnergy]", clock_ns: float, mac_pj: float) -> Table:
-    """The power of each design at a clock, and what it adds to the baseline's."""
-    from adagp.accelerator.rtl.power import buffers_pj
-
+    """The power of each design at a clock."""
+    parts = ("internal", "switching", "leakage", "logic", "buffers")
     rows = []
-    base: list[float] = []
     for design, each in found.items():
-        time_ns = each.cycles * clock_ns  # pJ in a ns are mW
-        internal, switching = (each.internal_pj + each.clock_pj) / time_ns, each.switching_pj / time_ns
-        leakage = each.leakage_nw / 1e6
-        buffers = buffers_pj(each, mac_pj) / time_ns
-        parts = [internal, switching, leakage, internal + switching + leakage, buffers]
-        base = base or parts
-        shown = [f"{value:,.3g}" if value < 1 else f"{value:,.0f}" for value in parts]
+        power = each.milliwatts(clock_ns, mac_pj)
+        shown = (f"{power[part]:,.3g}" if power[part] < 1 else f"{power[part]:,.0f}" for part in parts)
         rows.append((design.value, f"{each.cycles:,}", *shown))
-        if design is not Design.BASELINE and Design.BASELINE in found:
-            rows.append(
-                ("", "", *(f"{100 * (value / first - 1):+.1f} %" for value, first in zip(parts, base, strict=True)))
-            )
     return Table(
         title,
-        ("design", "cycles", "internal", "switching", "leakage", "logic", "buffers"),
+        ("design", "cycles", *parts),
         rows,
         (
             f"estimates in mW at a clock of {clock_ns:g} ns; logic: internal (clock pins included), switching, leakage",

@@ -63,10 +63,17 @@ class BatchEnergy:
     macs: int
     differences: int
 
-    @property
-    def logic_pj(self) -> float:
-        """Dynamic energy of the logic."""
-        return self.internal_pj + self.switching_pj + self.clock_pj
+    def milliwatts(self, clock_ns: float, mac_pj: float) -> dict[str, float]:
+        """Power at a clock, part by part; `logic` is all but the buffers, whose words cost multiply-accumulates."""
+        time_ns = self.cycles * clock_ns  # pJ in a ns are mW
+        parts = {
+            "internal": (self.internal_pj + self.clock_pj) / time_ns,
+            "switching": self.switching_pj / time_ns,
+            "leakage": self.leakage_nw / 1e6,
+        }
+        buffers = self.buffer_words * BUFFER_COST * mac_pj / time_ns
+        logic = sum(parts.values())
+        return {**parts, "logic": logic, "buffers": buffers, "logic and buffers": logic + buffers}
 
     @property
     def mac_pj(self) -> float:
@@ -192,11 +199,6 @@ def _mean(energies: tuple[Energy, ...], load: float) -> tuple[float, float]:
         return sum(found) / len(found)
 
     return of(RISE), of(FALL)
-
-
-def buffers_pj(batch: BatchEnergy, mac_pj: float) -> float:
-    """Energy of the buffers, by Eyeriss' table."""
-    return batch.buffer_words * BUFFER_COST * mac_pj
 
 
 def mac_energy_pj(cycles: int = 200, seed: int = 0) -> float:
