@@ -93,6 +93,23 @@ def test_run_fails_where_a_bit_or_a_cycle_is_wrong(monkeypatch):
 
 
 def test_train_names_verilator_where_it_is_missing(monkeypatch):
+@pytest.mark.usefixtures("small_layer")
+def test_waves_tell_and_draw_what_a_run_did(tmp_path):
+    vcd, picture = tmp_path / "tiny.vcd", tmp_path / "tiny.svg"
+    assert run("run", "--layer", "tiny", "--design", "low", "--batch", "1", "--vcd", str(vcd)).exit_code == 0
+    done = run("waves", str(vcd), "--picture", str(picture), "--first", "30", "--cycles", "40")
+    assert done.exit_code == 0, done.output
+    assert "streams inputs" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80 + len(str(picture))
+    assert "loads a memory" in picture.read_text()
+    assert "streams inputs" not in picture.read_text()  # not in these cycles
+    found = json.loads(run("waves", str(vcd), "--json").stdout)
+    assert set(found["main"]["rows"]) == {"loader", "array", "drainer", "descriptors", "requests", "answers", "writes"}
+    late = run("waves", str(vcd), "--first", "999999")
+    assert late.exit_code == 2
+    assert "first=999999: there are" in late.stderr
+
+
     monkeypatch.setattr("adagp.accelerator.rtl.training_data.fixed_images", lambda *sizes: ([], []))
     monkeypatch.setattr("adagp.accelerator.rtl.verilated.has_verilator", lambda: False)
     verilated._compiled.cache_clear()

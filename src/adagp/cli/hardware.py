@@ -24,6 +24,7 @@ from adagp.cli.hardware_costs import (
     timing_command,
 )
 from adagp.cli.hardware_speedup import speedup_command
+from adagp.cli.hardware_waves import waves_command
 from adagp.errors import AdagpError
 from adagp.files import write_bytes
 from adagp.report.hardware import checks_table, cycles_table, designs_png, run_table, synthesis_table, training_table
@@ -106,7 +107,7 @@ def run_command(
 
     - `adagp hardware run --model vgg13 --layer features.3 --batch 4 --design efficient --phase gp`
     - `adagp hardware run --model mobilenet_v2 --layer features.4.body.3 --batch 1 --phase bp`: depthwise.
-    - `adagp hardware run --layer head.2 --batch 1 --array 4x4 --vcd head.vcd`: waveforms, for GTKWave or Surfer.
+    - `adagp hardware run --layer head.2 --batch 1 --array 4x4 --vcd head.vcd`: waveforms, for GTKWave and `waves`.
     """
     del debug
     check_folders(vcd)
@@ -235,6 +236,7 @@ def synth_command(
         str, typer.Option(help="xc7: a Xilinx 7-series FPGA; osu018: open 0.18 um standard cells.")
     ] = "xc7",
     array: machine_options.ArrayShape = machine_options.DEFAULTS.array,
+hardware_app.command("waves")(waves_command)
     second_array: machine_options.SecondArray = machine_options.DEFAULTS.second_array,
     as_json: options.Json = False,
     debug: options.Debug = False,
