@@ -1,4 +1,5 @@
 import json
+import re
 import sys
 from collections import Counter
 from dataclasses import asdict, replace
@@ -92,7 +93,6 @@ def test_run_fails_where_a_bit_or_a_cycle_is_wrong(monkeypatch):
         assert max(map(len, done.stdout.splitlines())) <= 80
 
 
-def test_train_names_verilator_where_it_is_missing(monkeypatch):
 @pytest.mark.usefixtures("small_layer")
 def test_waves_tell_and_draw_what_a_run_did(tmp_path):
     vcd, picture = tmp_path / "tiny.vcd", tmp_path / "tiny.svg"
@@ -110,6 +110,7 @@ def test_waves_tell_and_draw_what_a_run_did(tmp_path):
     assert "first=999999: there are" in late.stderr
 
 
+def test_train_names_verilator_where_it_is_missing(monkeypatch):
     monkeypatch.setattr("adagp.accelerator.rtl.training_data.fixed_images", lambda *sizes: ([], []))
     monkeypatch.setattr("adagp.accelerator.rtl.verilated.has_verilator", lambda: False)
     verilated._compiled.cache_clear()
@@ -148,6 +149,12 @@ def test_synth_gives_one_object_of_resources():
     assert found["cells"] > found["sequential_cells"] > 2 * 80  # of two PEs
     assert found["area_um2"] > found["combinational_um2"] > 0
     assert found["memory_bits"] == 2 * 512 * 16 + (256 + 128) * 16 + (2 * 64 + 8) * 48
+    modules = found["modules"]
+    assert modules["pe_16_48"]["number"] == 2
+    assert sum(each["number"] * each["cells"] for each in modules.values()) == found["cells"]
+    assert sum(each["number"] * each["area_um2"] for each in modules.values()) == pytest.approx(
+        found["area_um2"], abs=100
+    )
 
 
 @pytest.mark.usefixtures("small_memories")
@@ -218,12 +225,23 @@ def test_wrong_sizes_of_a_table_are_named_before_a_missing_program(table, no_yos
 
 
 @pytest.mark.usefixtures("small_memories")
-def test_synth_names_the_version_of_yosys(monkeypatch):
-    monkeypatch.setattr("adagp.accelerator.rtl.synthesis._cells", lambda *module: Counter(FDRE=1))
-    arguments = ("synth", "--design", "baseline", "--array", "2x1")
+def test_synth_names_the_version_of_yosys_and_where_the_resources_are(monkeypatch, tmp_path):
+    """As if a PE had one LUT, and nothing else had any."""
+    monkeypatch.setattr(
+        "adagp.accelerator.rtl.synthesis._cells",
+        lambda name, text: Counter(["LUT2"] if name.startswith("pe_") else re.findall(r"cell \\([a-z]\w+) ", text)),
+    )
+    arguments = ("synth", "--design", "baseline", "--array", "2x1", "--picture", str(tmp_path / "lut.svg"))
     done = run(*arguments, "--json")
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["yosys"] == yosys_version()
+    found = json.loads(done.stdout)
+    assert found["yosys"] == yosys_version()
+    assert found["lut"] == 2
+    numbers = {name.split("_")[0]: (each["number"], each["lut"]) for name, each in found["modules"].items()}
+    assert {kind: numbers[kind] for kind in ("pe", "array", "core", "lane", "dispatcher")} == {
+        "pe": (2, 1), "array": (1, 0), "core": (1, 0), "lane": (1, 0), "dispatcher": (1, 0),
+    }  # fmt: skip
+    assert "2 x 1: 100.0 %" in (tmp_path / "lut.svg").read_text()
     assert f"xc7, yosys {yosys_version()}" in run(*arguments).stdout
 
 

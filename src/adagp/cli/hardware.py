@@ -11,7 +11,7 @@ import typer
 from adagp.accelerator import Design
 from adagp.accelerator.rtl.tools import find_yosys, yosys_version
 from adagp.cli import machine_options, options
-from adagp.cli.common import check_folders, command, print_files, print_json, print_table, refusals
+from adagp.cli.common import check_folders, check_pictures, command, print_files, print_json, print_table, refusals
 from adagp.cli.display import Display
 from adagp.cli.groups import MARKUP, QuickGroup
 from adagp.cli.hardware_costs import (
@@ -27,7 +27,17 @@ from adagp.cli.hardware_speedup import speedup_command
 from adagp.cli.hardware_waves import waves_command
 from adagp.errors import AdagpError
 from adagp.files import write_bytes
-from adagp.report.hardware import checks_table, cycles_table, designs_png, run_table, synthesis_table, training_table
+from adagp.report.hardware import (
+    checks_table,
+    cycles_table,
+    designs_png,
+    modules_picture,
+    modules_table,
+    run_table,
+    synthesis_table,
+    training_table,
+)
+from adagp.report.plot import picture_format
 from adagp.schedules import Phase
 
 if TYPE_CHECKING:
@@ -226,6 +236,7 @@ def report_command(as_json: options.Json = False, debug: options.Debug = False) 
 
 
 hardware_app.command("speedup")(speedup_command)
+hardware_app.command("waves")(waves_command)
 
 
 @hardware_app.command("synth")
@@ -236,33 +247,44 @@ def synth_command(
         str, typer.Option(help="xc7: a Xilinx 7-series FPGA; osu018: open 0.18 um standard cells.")
     ] = "xc7",
     array: machine_options.ArrayShape = machine_options.DEFAULTS.array,
-hardware_app.command("waves")(waves_command)
     second_array: machine_options.SecondArray = machine_options.DEFAULTS.second_array,
+    picture: options.Picture = None,
     as_json: options.Json = False,
     debug: options.Debug = False,
 ) -> None:
-    """Synthesise a design by yosys and list its resources; nothing is placed or routed.
+    """Synthesise a design by yosys and list its resources, in all and by module; nothing is placed or routed.
 
     Try:
 
     - `adagp hardware synth --design baseline --target xc7`: LUTs, registers, multipliers, block RAMs.
     - `adagp hardware synth --design max --target osu018`: standard cells and their area.
+    - `adagp hardware synth --design efficient --target osu018 --picture area.png`: which modules take it.
     - `adagp hardware synth --design low --array 4x4 --json`: a small one, for programs.
     """
     del debug
+    check_pictures(picture)
     with refusals():
-        from adagp.accelerator.rtl.synthesis import check_target, synthesise
+        from adagp.accelerator.rtl.synthesis import check_target, module_resources, synthesise
         from adagp.accelerator.rtl.top import Accelerator, geometries
 
         cores = geometries(parse_design(design), parse_pes("array", array), parse_pes("second_array", second_array))
         check_target(target)
         yosys = yosys_version()
         found = synthesise(Accelerator(cores), target)
+        modules = module_resources(Accelerator(cores), target)
     resources = {**found, "memory_bits": sum(core.memory_bits for core in cores.values())}
+    title = f"{design}, {array} PEs, {target}, yosys {yosys}"
+    if picture is not None:
+        what = "lut" if target == "xc7" else "area_um2"
+        write_bytes(picture, modules_picture(modules, what, title, picture_format(picture)))
     if as_json:
-        print_json({"design": design, "target": target, "array": array, "yosys": yosys, **resources})
+        setting = {"design": design, "target": target, "array": array, "yosys": yosys}
+        print_json({**setting, **resources, "modules": modules})
         return
-    print_table(synthesis_table(f"{design}, {array} PEs, {target}, yosys {yosys}", target, resources))
+    print_table(synthesis_table(title, target, resources))
+    print()
+    print_table(modules_table(modules))
+    print_files(picture=picture)
 
 
 @hardware_app.command("export")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from adagp.accelerator import Design
-from adagp.report.plot import figure_with, saved
+from adagp.report.plot import dress, figure_with, saved
 from adagp.report.table import Table
 from adagp.schedules import Phase
 
@@ -129,6 +129,35 @@ def synthesis_table(title: str, target: str, resources: Mapping[str, int]) -> Ta
         else ("area: of logic cells; memories are left out, as a chip takes them from a memory compiler",)
     )
     return Table(title, ("resource", "used"), [(name, f"{count:,}") for name, count in resources.items()], notes)
+
+
+def modules_table(modules: Mapping[str, Mapping[str, int]]) -> Table:
+    """What one of each kind of module takes, without the modules inside it."""
+    columns = list(next(iter(modules.values())))
+    rows = [(short_name(name), *(f"{use[column]:,}" for column in columns)) for name, use in modules.items()]
+    return Table("One of each module, without the modules inside it", ("module", *columns), rows)
+
+
+def modules_picture(modules: Mapping[str, Mapping[str, int]], what: str, title: str, file_format: str = "png") -> bytes:
+    """A bar for each kind of module: what all instances of it take together."""
+    totals = {name: use["number"] * use[what] for name, use in modules.items()}
+    shown = sorted((name for name, total in totals.items() if total), key=lambda name: totals[name])
+    figure, (panel,) = figure_with(8, 1.0 + 0.3 * len(shown))
+    bars = panel.barh([short_name(name) for name in shown], [totals[name] for name in shown], color="#56B4E9")
+    labels = [
+        f" {modules[name]['number']:,} x {modules[name][what]:,}: {100 * totals[name] / sum(totals.values()):.1f} %"
+        for name in shown
+    ]
+    panel.bar_label(bars, labels, fontsize=8)
+    panel.set_xlim(0, 1.45 * max(totals.values()))
+    panel.tick_params(labelsize=8)
+    dress(panel, title, what, "")
+    return saved(figure, file_format)
+
+
+def short_name(module: str) -> str:
+    """The name of a module without a long list of its sizes."""
+    return module if len(module) < 22 else module.split("_16_48_")[0]
 
 
 def designs_png(array: tuple[int, int], second_array: tuple[int, int], dpi: int = 110) -> bytes:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from adagp.accelerator import Design
+from adagp.report.hardware import short_name
 from adagp.report.table import Table
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def timing_table(title: str, found: "Mapping[str, ModuleTiming]", counts: Mappin
 
     rows = [
         (
-            name if len(name) < 22 else name.split("_16_48_")[0],
+            short_name(name),
             str(counts[name]),
             f"{each.inside.ns:.2f}" if each.inside else "",
             longest(each.setup.values()),

@@ -50,9 +50,37 @@ def synthesise(design: Component, target: str) -> dict[str, int]:
     check_target(target)
     if target == "osu018":
         return areas(mapped(design))
-    modules = Library().modules(design)
-    own = {name: _cells(name, text + black_boxes(text, modules)) for name, text in modules.items()}
-    return _on_fpga(_total(design.module_name, own))
+    return _on_fpga(_total(design.module_name, _own_cells(design)))
+
+
+def module_resources(design: Component, target: str) -> dict[str, dict[str, int]]:
+    """Where the resources of a design are: `number` of each kind of module, and what one takes without those inside it.
+
+    Raises:
+        ValueError: If the target is unknown.
+        ToolError: If yosys or the standard cells are missing, or yosys fails.
+    """
+    check_target(target)
+    if target == "osu018":
+        modules = mapped(design)
+        counts, wires = instance_counts(modules), module_wires(modules)
+        return {
+            name: {
+                "number": counts[name],
+                "cells": len(netlist.gates),
+                "area_um2": round(netlist.area_um2),
+                "interconnect_um2": round(wires[name].area_um2),
+            }
+            for name, netlist in modules.items()
+        }
+    own = _own_cells(design)
+    return {
+        name: {
+            "number": _instances(name, own, design.module_name),
+            **_on_fpga({cell: number for cell, number in cells.items() if cell not in own}),
+        }
+        for name, cells in own.items()
+    }
 
 
 def areas(modules: Mapping[str, Netlist]) -> dict[str, int]:
@@ -92,6 +120,19 @@ def _cells(name: str, rtlil: str) -> Counter[str]:
     lines = [line for line in text.splitlines() if line.lstrip()[:1] in {*'{}"'}]
     report = json.loads("\n".join(lines))
     return Counter(report["modules"][f"\\{name}"]["num_cells_by_type"])
+
+
+def _own_cells(design: Component) -> dict[str, Counter[str]]:
+    """Cells and instances of every module on the FPGA, the design itself the last."""
+    modules = Library().modules(design)
+    return {name: _cells(name, text + black_boxes(text, modules)) for name, text in modules.items()}
+
+
+def _instances(name: str, own: Mapping[str, Counter[str]], top: str) -> int:
+    """How often a module is in `top`."""
+    if name == top:
+        return 1
+    return sum(number * _instances(name, own, cell) for cell, number in own[top].items() if cell in own)
 
 
 def _total(name: str, own: Mapping[str, Counter[str]]) -> Counter[str]:
