@@ -69,6 +69,20 @@ def test_coarse_batches_stand_beside_figure_17_in_a_table_of_their_own(tmp_path,
     assert b"progressive (ours)" in (tmp_path / "a.svg").read_bytes()
 
 
+@pytest.mark.usefixtures("two_networks")
+def test_one_data_set_alone_has_the_same_figures(tmp_path):
+    picture = tmp_path / "a.svg"
+    whole = reproduced("fig18", "--batch", "32", "--epochs", "30")
+    one = reproduced("fig18", "--batch", "32", "--epochs", "30", "--data", "imagenet", "--picture", str(picture))
+    for figures in ("speed_ups", "coarse_speed_ups"):
+        assert one[figures] == {"imagenet": whole[figures]["imagenet"]}
+    for table, all_sets in zip(one["tables"], whole["tables"], strict=True):
+        assert [row[1:] for row in table["rows"]] == [row[-3:] for row in all_sets["rows"]]
+    assert picture.is_file()
+    assert "data='mnist'" in run("fig18", "--data", "mnist").stderr
+    assert "leave out --data or --levers" in run("fig18", "--data", "imagenet", "--levers").stderr
+
+
 def test_every_command_of_the_accelerator_is_there():
     listed = run("--help").stdout
     for name in (

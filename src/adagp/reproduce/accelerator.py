@@ -1,6 +1,6 @@
 """Figures 16 to 19 and 21, tables 2 and 3, and the comparisons at equal power and area of the ADA-GP paper (001)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import log
 from statistics import fmean
@@ -57,18 +57,21 @@ def simulated(model: str, data: str, setting: Setting) -> Simulation:
     return setting.simulate(lambda batch: network(model, data, batch))
 
 
-def grid(setting: Setting, tell: Callable[[str], None] = lambda text: None) -> Grid:
-    """The thirteen CNNs on the three data sets."""
+def grid(setting: Setting, tell: Callable[[str], None] = lambda text: None, sets: Sequence[str] = IMAGE_SETS) -> Grid:
+    """The thirteen CNNs on the three data sets, or on some of them."""
     found: dict[str, dict[str, Simulation]] = {}
-    for data in IMAGE_SETS:
+    for data in sets:
         tell(f"simulating {len(CNNS)} networks on {data} under {setting.machine.dataflow}")
         found[data] = {model: simulated(model, data, setting) for model in CNNS}
     return found
 
 
-_SHORT_COLUMNS = tuple(
-    f"{SHORT[data]} {'eff' if design is Design.EFFICIENT else design.value}" for data in IMAGE_SETS for design in ADAGP
-)
+def _short_columns(sets: Iterable[str]) -> tuple[str, ...]:
+    return tuple(
+        f"{SHORT[data]} {'eff' if design is Design.EFFICIENT else design.value}" for data in sets for design in ADAGP
+    )
+
+
 _SHORT_NOTE = "C10: CIFAR-10; C100: CIFAR-100; IN: ImageNet; eff: Efficient"
 
 
@@ -95,17 +98,17 @@ def speed_up_table(figure: int, found: Grid, setting: Setting) -> Table:
     """Figures 17 to 19: networks and designs, with averages and maxima beside the paper's."""
     rows = []
     for model in CNNS:
-        cells = [f"{found[data][model].speed_up(design):.3f}" for data in IMAGE_SETS for design in ADAGP]
+        cells = [f"{found[data][model].speed_up(design):.3f}" for data in found for design in ADAGP]
         rows.append((model, *cells))
     for label, function in (("average", fmean), ("maximum", max)):
-        cells = [f"{function(values(found, data, design)):.3f}" for data in IMAGE_SETS for design in ADAGP]
+        cells = [f"{function(values(found, data, design)):.3f}" for data in found for design in ADAGP]
         rows.append((label, *cells))
     for label, stated in (("paper's average", PAPER_AVERAGES[figure]), ("paper's maximum", PAPER_MAXIMA[figure])):
         if stated:
-            rows.append((label, *(cell for data in IMAGE_SETS for cell in ("", "", f"{stated[data]:.2f}"))))
+            rows.append((label, *(cell for data in found for cell in ("", "", f"{stated[data]:.2f}"))))
     return Table(
         f"Figure {figure}: speed-up over plain backpropagation, dataflow {setting.machine.dataflow}",
-        ("network", *_SHORT_COLUMNS),
+        ("network", *_short_columns(found)),
         rows,
         ("the paper states averages and maxima of MAX; its bars are an image", _SHORT_NOTE, *_notes(setting)),
     )
@@ -169,7 +172,7 @@ def figure21_tables(found: Grid, setting: Setting, tell: Callable[[str], None]) 
     )
     networks = Table(
         "Figure 21: memory energy saved, %",
-        ("network", *_SHORT_COLUMNS),
+        ("network", *_short_columns(IMAGE_SETS)),
         rows,
         (
             _SHORT_NOTE,

@@ -1,6 +1,6 @@
 """Not in the papers: what their accelerator gains if its cheap batches are BP batches of half-size images."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -18,10 +18,15 @@ SHORT = {"cifar10": "C10", "cifar100": "C100", "imagenet": "IN"}
 ANY_DESIGN = Design.EFFICIENT  # without a predictor all are alike
 
 
-def gains(setting: Setting, figure: Figure, tell: Callable[[str], None] = lambda text: None) -> Gains:
-    """A figure of the thirteen CNNs on the three data sets by coarse batches."""
+def gains(
+    setting: Setting,
+    figure: Figure,
+    tell: Callable[[str], None] = lambda text: None,
+    sets: Sequence[str] = IMAGE_SETS,
+) -> Gains:
+    """A figure of the thirteen CNNs on the three data sets, or on some of them, by coarse batches."""
     found = {}
-    for data in IMAGE_SETS:
+    for data in sets:
         tell(f"simulating coarse batches of {len(CNNS)} networks on {data} under {setting.machine.dataflow}")
         found[data] = {
             model: {method: _gain(model, data, replace(setting, method=method), figure) for method in METHODS}
@@ -46,12 +51,12 @@ def gains_table(title: str, paper: Gains, design: Design, found: Gains, setting:
     rows = []
     for model in CNNS:
         cells: list[str] = []
-        for data in IMAGE_SETS:
+        for data in found:
             figures = [paper[data][model][design.value], *(found[data][model][method] for method in METHODS)]
             cells += ["-" if figure is None else f"{figure:.{digits}f}" for figure in figures]
         rows.append((model, *cells))
     average: list[str] = []
-    for data in IMAGE_SETS:
+    for data in found:
         able = [model for model in CNNS if None not in found[data][model].values()]
         columns = [(paper, design.value), *((found, method) for method in METHODS)]
         average += [
@@ -59,7 +64,7 @@ def gains_table(title: str, paper: Gains, design: Design, found: Gains, setting:
         ]
     return Table(
         title,
-        ("network", *(f"{SHORT[data]} {column}" for data in IMAGE_SETS for column in ("GP", "half", "prog."))),
+        ("network", *(f"{SHORT[data]} {column}" for data in found for column in ("GP", "half", "prog."))),
         [*rows, ("average", *average)],
         (
             f"C10, C100, IN: CIFAR-10, CIFAR-100, ImageNet; GP: {design.value}; half: coarse; prog.: progressive",

@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from adagp.accelerator import COST_TABLES, DATA_SHAPES, Design, Setting, Simulation
+from adagp.accelerator import COST_TABLES, DATA_SHAPES, IMAGE_SETS, Design, Setting, Simulation
+from adagp.accelerator.shapes import require_known
 from adagp.cli import machine_options as machines
 from adagp.cli import options
-from adagp.cli.common import check_pictures, command, print_tables, progress_line, refusals
+from adagp.cli.common import InputError, check_pictures, command, print_tables, progress_line, refusals
 from adagp.cli.machine_options import DEFAULTS, machine_with
 from adagp.files import write_bytes
 from adagp.report.plot import picture_format
@@ -83,6 +84,9 @@ def _speed_up_command(figure: int) -> Callable[..., None]:
     def draw(
         *,
         training: TrainingOptions,
+        data_name: Annotated[
+            str | None, typer.Option("--data", help=f"Only one of {', '.join(IMAGE_SETS)}. Default: all.")
+        ] = None,
         levers: Levers = False,
         picture: options.Picture = None,
         as_json: options.Json = False,
@@ -90,13 +94,18 @@ def _speed_up_command(figure: int) -> Callable[..., None]:
     ) -> None:
         del debug
         check_pictures(picture)
-        setting = training.setting(dataflow)
-        found = paper.grid(setting, progress_line)
+        setting, sets = training.setting(dataflow), IMAGE_SETS
+        if data_name is not None:
+            require_known("data", data_name, IMAGE_SETS)
+            if levers:
+                raise InputError("levers: are shown for all data sets; leave out --data or --levers")
+            sets = (data_name,)
+        found = paper.grid(setting, progress_line, sets)
         tables = [paper.speed_up_table(figure, found, setting)]
         if levers:
             tables.append(paper.levers_table(figure, setting, progress_line))
         bars = paper.plain_grid(found, Simulation.speed_up)
-        ours = coarse.gains(setting, Simulation.speed_up, progress_line)
+        ours = coarse.gains(setting, Simulation.speed_up, progress_line, sets)
         title = f"Not in the paper: figure {figure}'s array with half-size BP batches instead of GP, speed-up"
         tables.append(coarse.gains_table(title, bars, Design.MAX, ours, setting))
         if picture is not None:
@@ -107,13 +116,16 @@ def _speed_up_command(figure: int) -> Callable[..., None]:
             write_bytes(picture, bars_picture(bars, title, "speed-up", averages, picture_format(picture), ours))
         print_tables(tables, {"speed_ups": bars, "coarse_speed_ups": ours}, as_json)
 
+    tiles = "\n    - `adagp reproduce fig17 --tiles --data cifar10`: with tiles and moves as the RTL; takes long." * (
+        figure == 17
+    )
     draw.__doc__ = f"""Figure {figure} of the ADA-GP paper: speed-up of the three designs, dataflow {dataflow}.
 
     Try:
 
     - `adagp reproduce fig{figure} --picture fig{figure}.png`: 13 networks on 3 data sets.
     - `adagp reproduce fig{figure} --batch 16`: where the designs differ.
-    - `adagp reproduce fig{figure} --stalls --bandwidth 4`: with moves, where DRAM is slower than the array.
+    - `adagp reproduce fig{figure} --stalls --bandwidth 4`: with moves, where DRAM is slower than the array.{tiles}
 
     A table of its own, and hatched bars, show the same array with coarse batches, which are not in the paper.
     """
