@@ -78,6 +78,7 @@ def test_a_descriptor_is_128_bits_and_refuses_what_it_cannot_hold():
         (lambda: Product(Memory.INPUTS, 1 << 16), "count=65536"),
         (lambda: Drain(0, 1, shift=64), "shift=64"),
         (lambda: Load(Memory.INPUTS, -1, 0, 1, 1), "base=-1"),
+        (lambda: Load(Memory.INPUTS, 0, 0, 0, 1), "words=0"),
         (lambda: Level(Unit.ARRAY, 0, stride=1 << 27), "stride=134217728"),
     ):
         with pytest.raises(ValueError, match=message):

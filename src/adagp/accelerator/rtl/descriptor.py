@@ -137,10 +137,11 @@ class _Descriptor:
 def _bounds(kind: type[Any]) -> list[tuple[str, int, int]]:
     """The least and the greatest value of each field; programs have hundreds of thousands of descriptors."""
     found = []
+    positive = {"count", "k_folds", "n_folds"} | ({"words"} if kind.op is Op.LOAD else set())
     for field in fields(kind):
         shape = Shape.cast({**_HEADER, **_FIELDS[kind.op]}[field.name])
         low = -(1 << shape.width - 1) if shape.signed else 0
-        least = 1 if field.name in ("count", "k_folds", "n_folds", "words") else low
+        least = 1 if field.name in positive else low
         found.append((field.name, least, (1 << shape.width - shape.signed) - 1))
     return found
 
@@ -266,7 +267,7 @@ class Drain(_Descriptor):
         half: The half of the output buffer.
         mode: What happens to a sum.
         shift: Bits that a sum is shifted right by.
-        words: Words of a beat.
+        words: Words of a beat; none leaves DRAM as it is.
         tail: Words of a beat in the last iteration of level 5.
         old_base: First address of the old words; with `in_place`, in the predictor's memory.
         output_base: First row.

@@ -51,7 +51,6 @@ class MemoryMap:
         self.image_grads = space.take(samples * first.c_in * prod(first.image))
         self.last = space.take(network.last.size)
         self.convolution = space.take(network.convolution.size)
-        self.scratch = space.take(1)
         self.layers = [self._layer(space, layer) for layer in network.layers]
         self.words = space.words
 

@@ -141,7 +141,7 @@ class PredictorPasses:
                 load = Load(Memory.PREDICTOR, memory.last + fold * banks, fold * rows, words, words)
                 self.line.program.work(load, (Loop(rows, inputs),))
         if core.pool_depth:
-            drain = Drain(memory.scratch, core.pool_depth, from_pool=True, clears=True)
+            drain = Drain(0, core.pool_depth, words=0, tail=0, from_pool=True, clears=True)  # DRAM is left alone
             self.line.program.work(drain, (Loop(core.pool_depth),))
 
     def predict(self, index: int, *, updates: bool) -> None:
