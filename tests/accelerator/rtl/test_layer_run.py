@@ -55,6 +55,19 @@ def test_a_layer_runs_and_is_compared(phase):
     assert all(0 < share < 1 for share in (use.loader, use.drainer))
 
 
+def test_moved_words_are_those_of_the_batch_alone():
+    """A predictor that stays on the chip, which a long layer needs large, is loaded before it."""
+    long = replace(OP, shape=LayerShape(40, 2, (1, 1), (1, 1), batch=1))
+    moved = {}
+    for design in (Design.LOW, Design.EFFICIENT):
+        cores = {"main": replace(small_cores(design)["main"], predictor_depth=256 * (design is Design.EFFICIENT))}
+        program = layer_program(long, design, Phase.GP, cores, Timing(4, 3), grid=2)
+        moved[design] = run_layer(long, program, Bench).moved_words
+        predictor = program.network.last.size
+    assert predictor == 5 * 40
+    assert moved[Design.LOW] == moved[Design.EFFICIENT] + predictor
+
+
 def test_pooled_sums_leave_while_the_array_uses_the_other_sums():
     """Several tiles of columns, so that the drainer writes pooled sums in the middle of a later tile."""
     op = replace(OP, shape=LayerShape(4, 12, (4, 4), (3, 3), batch=1))

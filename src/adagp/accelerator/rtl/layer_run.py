@@ -82,6 +82,7 @@ class LayerProgram:
         timing: DRAM's speed.
         expected: Cycles by the formulas.
         prepare_cycles: Cycles before the batch, in which what stays on the chip is loaded.
+        prepare_words: Words that are moved in these.
     """
 
     network: IntegerNetwork
@@ -94,6 +95,7 @@ class LayerProgram:
     timing: Timing
     expected: Mapping[str, CoreCycles]
     prepare_cycles: int
+    prepare_words: int
 
     @property
     def model_cycles(self) -> int:
@@ -111,7 +113,7 @@ class LayerProgram:
             bench.vcd = vcd
         traces = bench.run({unit: program.descriptors for unit, program in programs.items()}, dram, tell)
         cycles = max(trace.cycles for trace in traces.values()) - self.prepare_cycles
-        moved = sum(trace.read_words + trace.written_words for trace in traces.values())
+        moved = sum(trace.read_words + trace.written_words for trace in traces.values()) - self.prepare_words
         return self._is_exact(dram), cycles, moved
 
     def _is_exact(self, dram: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> bool:
@@ -162,7 +164,10 @@ def layer_program(
     except ValueError as error:
         raise ValueError(f"layer {op.name}: {error}") from error
     prepare_cycles = max(core.cycles for core in before.values())
-    return LayerProgram(network, images, grads, memory, design, phase, cores, timing, expected, prepare_cycles)
+    prepare_words = sum(core.read_words + core.written_words for core in before.values())
+    return LayerProgram(
+        network, images, grads, memory, design, phase, cores, timing, expected, prepare_cycles, prepare_words
+    )
 
 
 def run_layer(

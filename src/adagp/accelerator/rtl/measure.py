@@ -108,13 +108,15 @@ def account(design: Design, phase: Phase, traces: Mapping[str, Trace]) -> BatchC
     cores, memory = small_cores(design), MemoryMap(small_batch()[0], SAMPLES)
     builder = BatchPrograms(design, cores, memory)
     expected = program_cycles(builder.batch(phase), cores, TIMING)
-    before = max(core.cycles for core in program_cycles(builder.batch(phase, parts=()), cores, TIMING).values())
+    before = program_cycles(builder.batch(phase, parts=()), cores, TIMING).values()
+    prepare_cycles = max(core.cycles for core in before)
+    prepare_words = sum(core.read_words + core.written_words for core in before)
     return BatchCycles(
         design=design,
         phase=phase,
-        measured=max(trace.cycles for trace in traces.values()) - before,
-        model=max(core.cycles for core in expected.values()) - before,
+        measured=max(trace.cycles for trace in traces.values()) - prepare_cycles,
+        model=max(core.cycles for core in expected.values()) - prepare_cycles,
         array=expected[MAIN].busy[Unit.ARRAY],
         no_stalls=no_stall_cycles(layer_ops(LAYERS, SAMPLES), design, phase, cores, GRID, TIMING),
-        moved_words=sum(trace.read_words + trace.written_words for trace in traces.values()),
+        moved_words=sum(trace.read_words + trace.written_words for trace in traces.values()) - prepare_words,
     )
