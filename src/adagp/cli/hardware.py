@@ -89,7 +89,9 @@ def check_command(
 @command
 def run_command(
     model: Annotated[str, typer.Option(help="A network of the zoo.")] = "vgg13",
-    layer: Annotated[str, typer.Option(help="A layer of it, as `adagp simulate --layers` lists them.")] = "features.3",
+    layer: Annotated[
+        str, typer.Option(help="A layer of it, as `adagp simulate network --model MODEL` lists them.")
+    ] = "features.3",
     batch: machine_options.Batch = 4,
     design: DesignName = "efficient",
     phase: Annotated[
