@@ -23,7 +23,9 @@ def load_function(reference: str, remedy: str) -> Callable[..., Any]:
     """
     home, colon, name = reference.rpartition(":")
     if not colon or not home or not name:
-        raise ValueError(f"module={reference}: is not PACKAGE.FILE:FACTORY; give for example mypackage.nets:build")
+        raise ValueError(
+            f"module={reference}: names no function; give for example mine.py:build or mypackage.nets:build"
+        )
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from adagp import AdaGP
 from adagp.advice.agreement import Sums, compare, total
 from adagp.advice.attached import BP, attached
 from adagp.advice.subject import Subject, build_subject
@@ -96,3 +97,12 @@ def test_nothing_is_left_on_the_model() -> None:
     with attached(one):
         assert one.model[0]._forward_hooks
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in one.model.modules())
+
+
+def test_what_a_plan_leaves_uncovered_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Sequential(nn.Embedding(500, 4), nn.Flatten(), nn.Linear(8, 3))
+    tokens = (torch.zeros(2, 2, dtype=torch.long), torch.zeros(2, dtype=torch.long))
+    with attached(build_subject(model, sgd(model), lambda batch: loss_of(model, *batch), [tokens], lambda: 0.0)):
+        assert caplog.records == []
+    AdaGP(model, sgd(model), lambda step: BP).remove()
+    assert "trained parameters are covered" in caplog.text, "elsewhere it is"

@@ -43,6 +43,14 @@ def test_gradients_are_the_same_and_memory_is_less() -> None:
         assert peak_bytes(tried.step, tried.device) < 0.6 * whole
 
 
+def test_its_lines_run_and_do_the_same() -> None:
+    plain, tried = subject(), subject()
+    (option,) = checkpoint_options(tried)
+    whole = peak_bytes(plain.step, plain.device)
+    exec("\n".join(option.code), {"model": tried.model})
+    assert peak_bytes(tried.step, tried.device) < 0.6 * whole
+
+
 def test_a_forward_of_the_users_own_is_kept() -> None:
     one = subject()
     own = one.model[1].forward

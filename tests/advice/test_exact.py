@@ -71,6 +71,37 @@ def test_only_what_is_not_used_yet_is_offered(monkeypatch: pytest.MonkeyPatch) -
     assert "4 threads" not in names(subject())
 
 
+def written(line: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """What a line gives where a user puts it after their own."""
+    names = {"torch": torch, "model": model, "optimizer": optimizer}
+    exec(line, names)
+    found = names["optimizer"]
+    assert isinstance(found, torch.optim.Optimizer)
+    return found
+
+
+@pytest.mark.parametrize("flag", [FUSED, FOREACH])
+def test_the_line_for_an_optimizer_builds_the_same_one_with_the_flag(flag: str) -> None:
+    model = build()
+    whole = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1)
+    half = len(list(model.parameters())) // 2
+    parts = list(model.parameters())
+    groups = torch.optim.SGD([{"params": parts[:half], "lr": 0.3}, {"params": parts[half:]}], lr=0.1, foreach=False)
+    for optimizer in (whole, groups):
+        (option,) = [one for one in exact_options(subject(model, optimizer)) if one.name == flag]
+        found = written(option.code[0], model, optimizer)
+        assert type(found) is type(optimizer)
+        for old, new in zip(optimizer.param_groups, found.param_groups, strict=True):
+            others = {"fused": None, "foreach": None}
+            assert {**old, **others} == {**new, **others}
+            assert new[flag.split()[0]] is True
+    line = next(one for one in exact_options(subject(model, whole)) if one.name == flag).code[0]
+    assert line == (
+        "optimizer = torch.optim.AdamW(model.parameters(), lr=0.0003, betas=(0.9, 0.95), weight_decay=0.1, "
+        f"{flag.split()[0]}=True)"
+    )
+
+
 def test_ranks_on_one_machine_share_its_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = exact.available_cpus()
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")

@@ -72,6 +72,23 @@ def test_advising_leaves_no_trace(kind: str, trained: bool, monkeypatch: pytest.
         assert same(value, after[part]), part
 
 
+def test_a_loader_that_shuffles_leaves_random_states_alone() -> None:
+    model = build()
+    x, y = zip(*batches(4), strict=True)
+    data = torch.utils.data.TensorDataset(torch.cat(x), torch.cat(y))
+    loader = torch.utils.data.DataLoader(data, batch_size=8, shuffle=True)
+    before, ticks = torch.get_rng_state(), count()
+    advise(
+        model,
+        torch.optim.SGD(model.parameters()),
+        lambda batch: loss_of(model, *batch),
+        loader=loader,
+        seconds=0.05,
+        clock=lambda: next(ticks) / 1000,
+    )
+    assert torch.equal(before, torch.get_rng_state())
+
+
 class Wandering(nn.Module):
     """Keeps things of many kinds that every forward changes."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import adagp
-from adagp.advice import study
+from adagp.advice import environments
 from adagp.advice.allocator import KEEP_MEMORY, environment_options
 from adagp.advice.process import Worker, WorkerError
 from adagp.advice.user_file import load_training
@@ -47,6 +47,16 @@ def test_a_worker_that_fails_says_why(text: str, message: str) -> None:
     with Worker(script(text), {}) as worker:
         worker.wait(30)
         with pytest.raises(WorkerError, match=message):
+            worker.step()
+
+
+def test_a_worker_that_has_ended_says_why() -> None:
+    with Worker(script("say('KeyError: x')"), {}) as worker:
+        worker.wait(30)
+        worker._process.wait()
+        with pytest.raises(WorkerError, match="KeyError: x"):
+            worker.step()
+        with pytest.raises(WorkerError, match="another process ended"):
             worker.step()
 
 
@@ -92,7 +102,7 @@ def build():
 def test_a_setting_of_the_allocator_is_found_to_pay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from adagp.training.advise_worker import module_command
 
-    monkeypatch.setattr(study, "environment_options", lambda: [KEEP_MEMORY])
+    monkeypatch.setattr(environments, "environment_options", lambda: [KEEP_MEMORY])
     (tmp_path / "sleeps.py").write_text(SLEEPS)
     reference = f"{tmp_path / 'sleeps.py'}:build"
     own = load_training(reference)

@@ -81,6 +81,32 @@ def test_a_candidate_that_fails_is_left_out_by_name() -> None:
         measure([Candidate("b", fail)], machine.clock, 9.0)
 
 
+def test_a_candidate_that_fails_later_is_left_out_from_then_on() -> None:
+    machine, left = FakeMachine(), [3]
+
+    def tire() -> None:
+        machine.now += 1.0
+        left[0] -= 1
+        if left[0] == 0:
+            raise MemoryError("no more")
+
+    rounds = measure([Candidate("a", machine.taking(1.0)), Candidate("b", tire)], machine.clock, 20.0)
+    assert rounds.failed == {"b": "MemoryError: no more"}
+    assert len(rounds.seconds) > 10
+    assert left == [0]
+
+
+def test_seconds_needed_are_those_to_ask_for() -> None:
+    """Rounds that get a tenth of the time need ten times as much of it."""
+
+    def needed(share: float) -> float:
+        machine = FakeMachine(0.1)
+        candidates = [Candidate(name, machine.taking(1.0)) for name in "ab"]
+        return measure(candidates, machine.clock, 60.0, share=share).speed_up("b", "a").seconds_needed
+
+    assert needed(0.1) == pytest.approx(10 * needed(1.0))
+
+
 def test_a_hopeless_candidate_leaves_its_time_to_the_others() -> None:
     machine = FakeMachine(noise=0.01)
     candidates = [

@@ -19,16 +19,17 @@ def advised(closure: Any, model: Any = None, optimizer: Any = None, **options: A
 
 
 class Growing(nn.Module):
-    """Adds a layer in its first forward."""
+    """Adds a layer in one of its forwards."""
 
-    def __init__(self) -> None:
+    def __init__(self, at: int = 1) -> None:
         super().__init__()
-        self.first = nn.Linear(2, 2)
+        self.first, self.calls, self.at = nn.Linear(2, 2), 0, at
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not hasattr(self, "late"):
+        self.calls += 1
+        if self.calls == self.at:
             self.late = nn.Linear(2, 2)
-        return self.late(self.first(x))  # type: ignore[no-any-return]
+        return self.first(x)  # type: ignore[no-any-return]
 
 
 def _wrong_shape(model: nn.Module) -> Callable[[], Any]:
@@ -65,8 +66,12 @@ def test_a_mistake_in_the_closure(name: str) -> None:
 def test_a_mistake_in_the_loader() -> None:
     for loader, message in (
         ([], "^loader: it is empty"),
-        (3, "^loader: gives no batch: TypeError"),
-        ((1 / 0 for _ in range(3)), "^loader: gives no batch: .*ZeroDivisionError"),
+        (3, "^loader: batch 1 fails: TypeError"),
+        ((1 / 0 for _ in range(3)), "^loader: batch 1 fails: .*ZeroDivisionError"),
+        (
+            (1 / (1 - place) for place in range(3)),
+            "^loader: batch 2 fails: .*test_subject.py, line .*ZeroDivisionError",
+        ),
     ):
         with pytest.raises(AdviceError, match=message):
             advised(lambda batch: batch, loader=loader)
@@ -75,10 +80,11 @@ def test_a_mistake_in_the_loader() -> None:
 
 
 def test_a_model_that_changes_itself() -> None:
-    model = Growing()
-    with pytest.raises(AdviceError, match="model: the first batch changed what it consists of \\('late"):
-        advised(lambda: model(torch.ones(1, 2)).sum(), model)
-    assert not hasattr(model, "late")
+    for at in (1, 5):
+        model = Growing(at)
+        with pytest.raises(AdviceError, match=r"model: a batch changed what it consists of \('late"):
+            advised(lambda: model(torch.ones(1, 2)).sum(), model, clock=lambda: 0.0)  # noqa: B023
+        assert not hasattr(model, "late")
     lazy = nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(2))
     with pytest.raises(AdviceError, match="model: a parameter has no shape yet"):
         advised(lambda: lazy(torch.ones(1, 2)).sum(), lazy, torch.optim.SGD(lazy[0].parameters()))
@@ -95,6 +101,46 @@ def test_a_mistake_in_the_optimizer_or_the_model() -> None:
     unused = nn.ModuleList([model, nn.Linear(2, 2)])
     with pytest.raises(AdviceError, match="optimizer: no gradient reaches its parameters"):
         advised(lambda: loss_of(model, X, Y), unused, sgd(unused[1]))
+
+
+def test_a_mistake_that_shows_in_the_backward_or_the_step() -> None:
+    model = nn.Linear(2, 2)
+
+    def changed_in_place() -> torch.Tensor:
+        found = model(torch.ones(1, 2)).exp()
+        loss = found.square().sum()
+        found.add_(1)
+        return loss
+
+    with pytest.raises(AdviceError, match=r"^closure: the backward of the first batch fails: .*modified by an inplace"):
+        advised(changed_in_place, model)
+    with pytest.raises(AdviceError, match=r"^optimizer: its step fails: TypeError: LBFGS.step\(\) missing 1 required"):
+        advised(lambda: model(torch.ones(1, 2)).sum(), model, torch.optim.LBFGS(model.parameters()))
+
+
+def test_a_mistake_that_shows_later() -> None:
+    model, left = nn.Linear(2, 2), [5]
+
+    def tire() -> torch.Tensor:
+        left[0] -= 1
+        if left[0] < 0:
+            raise RuntimeError("I am\ntired")
+        return model(torch.ones(1, 2)).sum()
+
+    with pytest.raises(
+        AdviceError, match=r"^closure: a later batch fails: .*line .*RuntimeError: I am tired"
+    ) as caught:
+        advised(tire, model, clock=lambda: 0.0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_without_numbers() -> None:
+    with torch.device("meta"):
+        model = nn.Linear(2, 2)
+    with pytest.raises(AdviceError, match=r"^model: parameters on the meta device have no numbers"):
+        advised(lambda: model(torch.ones(1, 2)).sum(), model)
+    with pytest.raises(AdviceError, match=r"^optimizer: it holds no trainable parameter"):
+        advised(lambda: 0, nn.ReLU(), sgd(nn.Linear(2, 2)))
 
 
 def test_a_closure_may_return_more_than_the_loss_and_take_the_scale() -> None:

@@ -7,10 +7,11 @@ import pytest
 
 from adagp.advice.estimate import Estimate
 from adagp.advice.option import Option
-from adagp.advice.result import Advice, PlanFinding, SourceFinding
+from adagp.advice.result import Advice, LayerFinding, PlanFinding, SourceFinding
 from adagp.advice.verdict import with_verdict
 
 FASTER, SAME = Estimate(1.24, 1.2, 1.28, 30, 60.0), Estimate(1.01, 0.97, 1.05, 30, 90.0)
+BARELY = Estimate(1.1, 1.02, 1.2, 30, 60.0)
 SLOWER, UNKNOWN = Estimate(0.5, 0.4, 0.6, 3, 60.0), Estimate(1.5, 0.0, inf, 2, 40.0)
 BASE = Advice(0.5, {"forward": 0.2, "backward": 0.3}, 100_000_000, (), None, (), (), None, {}, 60.0)
 
@@ -37,15 +38,16 @@ NOTHING = "Nothing that was measured makes this training faster on this machine"
     [
         (exact(FASTER), "channels-last: 1.24 (1.20 to 1.28) x the speed, exact."),
         (
-            exact(FASTER, start_seconds=56.2, over="the rest"),
-            "channels-last: 1.24 (1.20 to 1.28) x the speed over the rest, exact, 56 s to start.",
+            exact(FASTER, start_seconds=56.2),
+            "channels-last: 1.24 (1.20 to 1.28) x the speed, exact, 56 s to start.",
         ),
         (exact(SLOWER), "channels-last: 0.50 (0.40 to 0.60) x the speed, slower."),
         (
             exact(SAME),
-            "channels-last: no difference seen, 0.97 to 1.05 x; about 90 s of rounds would be needed to see one.",
+            "channels-last: no difference seen, 0.97 to 1.05 x; measure for about 90 s to see one.",
         ),
-        (exact(UNKNOWN), "channels-last: 2 rounds tell nothing; about 40 s of rounds would be needed."),
+        (exact(replace(SAME, seconds_needed=60.0)), "channels-last: no difference seen, 0.97 to 1.05 x."),
+        (exact(UNKNOWN), "channels-last: 2 rounds tell nothing; measure for about 40 s."),
     ],
 )
 def test_an_exact_option(option: Option, sentence: str) -> None:
@@ -53,6 +55,25 @@ def test_an_exact_option(option: Option, sentence: str) -> None:
     assert first == "A batch takes 500.0 ms as it is: forward 40 %, backward 60 %."
     assert second == sentence
     assert headline.startswith("Use channels-last: 1.24 (1.20 to 1.28) x" if option.pays else NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("last_part", "end", "finding"),
+    [
+        (FASTER, "x the speed, 1.24 (1.20 to 1.28) x of it by torch.compile, exact, 9 s to start.", "yes"),
+        (
+            SAME,
+            "x the speed, but torch.compile was not seen to add to it, 1.01 (0.97 to 1.05) x, 9 s to start.",
+            "unclear",
+        ),
+        (SLOWER, "x the speed, 0.50 (0.40 to 0.60) x of it by torch.compile, slower, 9 s to start.", "no"),
+    ],
+)
+def test_the_last_part_of_several_has_to_pay_too(last_part: Estimate, end: str, finding: str) -> None:
+    option = Option("channels-last + torch.compile", 0.4, FASTER, start_seconds=9.0, last_part=last_part)
+    assert said(option)[2] == f"channels-last + torch.compile: 1.24 (1.20 to 1.28) {end}"
+    assert option.finding == finding
+    assert said(option)[0].startswith("Use channels-last + torch.compile" if option.pays else NOTHING)
 
 
 def test_the_first_sentence_says_what_to_do() -> None:
@@ -84,7 +105,8 @@ def test_less_memory_is_worth_a_word_and_its_lines() -> None:
             source("last", FASTER, 0.99, "they point the same way"),
             "they point the same way; raise it before you try this.",
         ),
-        (source("topk", SAME, 0.99), "to see one."),
+        (source("topk", SAME, 0.99), "in 99 % of the time: worth 0.95 to 1.03 x, not sure to pay."),
+        (source("topk", UNKNOWN, 0.99), "in 67 % of the time; 2 rounds tell nothing; measure for about 40 s."),
     ],
 )
 def test_a_source(found: tuple[SourceFinding], end: str) -> None:
@@ -93,17 +115,25 @@ def test_a_source(found: tuple[SourceFinding], end: str) -> None:
     assert sentence.endswith(end)
 
 
-def test_the_plan_that_pays_names_its_price_and_its_rival() -> None:
+LAYERS = tuple(
+    LayerFinding(f"layer{place}", "Conv2d", 0.1, 0.1, 0.1, source=source)
+    for place, source in enumerate(("sampled", "backprop", "sampled", "topk"))
+)
+
+
+def test_the_plan_that_pays_names_its_sources_its_price_and_its_rival() -> None:
     option = Option("the plan", 0.4, FASTER, exact=False, kept=0.96)
-    assert said(plan=PlanFinding("", ("conv",), option, 0.04))[2] == (
-        "the plan: 1.24 (1.20 to 1.28) x the speed for 4 % more noise: worth 1.19 x; in the time it takes, plain "
-        "backpropagation does 81 % of the batches."
+    assert said(plan=PlanFinding("", ("conv",), option, 0.04), layers=LAYERS)[2] == (
+        "the plan (sampled on 2 layers, topk on 1 layer): 1.24 (1.20 to 1.28) x the speed for 4 % more noise: worth "
+        "1.19 x; in the time it takes, plain backpropagation does 81 % of the batches."
     )
 
 
 def test_a_plan_that_may_not_pay_is_no_promise() -> None:
     plan = PlanFinding("", ("conv",), Option("the plan", 0.4, FASTER, exact=False, kept=0.82, code=("line",)), 0.2)
-    assert said(plan=plan)[2].endswith("x the speed, and a step keeps 82 % of the progress: not sure to pay.")
+    assert said(plan=plan, layers=LAYERS)[2].endswith(
+        "x the speed, and a step keeps 82 % of the progress: not sure to pay."
+    )
 
 
 def test_the_noise_of_a_source_is_in_its_sentence_and_its_row() -> None:
@@ -123,6 +153,25 @@ def test_lines_of_a_plan_only_if_it_changes_a_layer() -> None:
 def test_options_that_do_not_pay_together_are_not_advised_together() -> None:
     both = Option("a + b", 0.5, SAME, code=("a", "b"))
     assert replace(BASE, exact=(exact(FASTER, code=("a",)),), together=both).code() == ["a"]
+
+
+def test_the_first_sentence_and_the_lines_are_about_the_same_option() -> None:
+    """What pays more alone than together is written alone."""
+    alone, both = exact(FASTER, code=("a",)), Option("channels-last + b", 0.5, BARELY, code=("a", "b"))
+    advice = with_verdict(replace(BASE, exact=(alone,), together=both))
+    assert both.pays
+    assert advice.verdict[0].startswith("Use channels-last: ")
+    assert advice.code() == ["a"]
+
+
+def test_one_setting_of_the_allocator_is_enough() -> None:
+    first, second = (Option(name, 0.3, FASTER, code=(name,), environment=True) for name in ("keep memory", "tcmalloc"))
+    assert replace(BASE, exact=(first, second)).code() == ["keep memory"]
+
+
+def test_memory_that_was_not_measured_is_no_saving() -> None:
+    option = exact(SLOWER, peak_bytes=40_000_000, code=("line",))
+    assert said(option, peak_bytes=None)[2] == "channels-last: 0.50 (0.40 to 0.60) x the speed, slower."
 
 
 def test_what_was_not_measured_is_named_once_for_each_reason() -> None:

@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from adagp import schedules
-from adagp.advice import exact, study
+from adagp.advice import exact, exact_study, study
 from adagp.cli import app
 
 BUILD = """
@@ -60,7 +60,15 @@ def ask(*words: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize(
-    "change", ["pass", "data = [(x, y), (x + 1, y)]", TOKENS, "data = {'x': x}; loss = lambda b: model(b['x']).sum()"]
+    "change",
+    [
+        "pass",
+        "data = [(x, y), (x + 1, y)]",
+        TOKENS,
+        "data = {'x': x}; loss = lambda b: model(b['x']).sum()",
+        "data = ({'x': x}, y); loss = lambda b: nn.functional.cross_entropy(model(b[0]['x']), b[1])",
+        "data = ((x, x), y); loss = lambda b: nn.functional.cross_entropy(model(b[0][0] + b[0][1]), b[1])",
+    ],
 )
 def test_a_file_of_the_user(folder: Path, change: str) -> None:
     write(folder, change)
@@ -80,6 +88,22 @@ def test_the_table_the_verdict_and_the_plan(folder: Path) -> None:
     assert "A batch takes" in out
     assert "plan: plan.txt" in out
     assert schedules.from_table((folder / "plan.txt").read_text(), ["1", "3"])(0).source("1")
+
+
+def test_no_plan_costs_none_of_the_advice(folder: Path) -> None:
+    write(
+        folder, "model = nn.Sequential(nn.Flatten(), nn.LayerNorm(8)); optimizer = torch.optim.SGD(model.parameters())"
+    )
+    code, out, err = ask("--module", "mine.py:build", "--plan", "plan.txt")
+    assert code == 2
+    assert "A batch takes" in out
+    assert "plan: plan.txt" not in out
+    assert not (folder / "plan.txt").exists()
+    assert err.startswith("adagp: error: plan: there is none to write: ")
+    assert "no layer that adagp can cover" in err
+    code, out, err = ask("--module", "mine.py:build", "--plan", "plan.txt", "--json")
+    assert code == 2
+    assert json.loads(out)["plan_file"] is None
 
 
 def test_a_pipeline_under_every_scheme(folder: Path) -> None:
@@ -127,11 +151,15 @@ MISTAKES = {
     "model = nn.Linear(1, 1)": "optimizer: it holds no trainable parameter of the model",
     "model = nn.Sequential(nn.Flatten(), nn.Linear(8, 3)); optimizer = torch.optim.SGD(model.parameters()); "
     "model.register_forward_hook(lambda *_: model.add_module('late', nn.Identity()) if len(model) < 3 else None)": (
-        "model: the first batch changed what it consists of"
+        "model: a batch changed what it consists of"
     ),
     "return model": "gives a Sequential; let it `return model, optimizer, loss, batch_or_loader`",
     "return model, optimizer": "gives 2 values",
     "1 / 0": "cannot be built",
+    "optimizer = torch.optim.LBFGS(model.parameters())": "optimizer: its step fails: TypeError: LBFGS.step()",
+    "calls = iter(range(5)); model.register_forward_hook(lambda *_: [next(calls)] and None)": (
+        "closure: a later batch fails: "
+    ),
 }
 
 
@@ -149,10 +177,11 @@ def test_a_mistake_in_each_place_is_one_line(folder: Path, change: str) -> None:
     ("words", "message"),
     [
         (["--module", "none.py:build"], "there is no file 'none.py'"),
-        (["--module", "mine.py"], "is not PACKAGE.FILE:FACTORY"),
+        (["--module", "mine.py"], "names no function"),
         (["--module", "mine.py:other"], "has no 'other'"),
         (["--module", "mine.py:build", "--model", "cnn"], "module: has its own model"),
         (["--module", "mine.py:build", "--device", "cpu"], "module: decides the device itself"),
+        (["--module", "mine.py:build", "--data-root", "."], "module: has its own model"),
         (["--seconds", "0"], "seconds = 0: give at least 1"),
         (["--seconds", "nan"], "seconds = nan: give at least 1"),
         (["--plan", "none/plan.txt"], "there is no folder 'none'"),
@@ -191,10 +220,19 @@ def test_train_uses_the_plan_and_resumes_with_it(folder: Path, monkeypatch: pyte
     assert recipe["method"] == "advised"
     assert "# advised: " in recipe["schedule"]
     assert "A batch takes" in err
-    monkeypatch.setattr(study, "exact_options", None)  # it would fail if it measured again
+    monkeypatch.setattr(exact_study, "exact_options", None)  # it would fail if it measured again
     code, out, err = run("train", *TRAIN, "--schedule", "advise", "--out", "run", "--json", "--resume")
     assert code == 0, err
     assert json.loads(out)["recipe"] == recipe
+
+
+def test_a_plan_is_measured_in_the_layout_of_its_training(folder: Path) -> None:
+    """`adagp train` keeps weights in channels-last; so that is no advice for it, and layers are timed in it."""
+    _, _, err = run("train", *TRAIN, "--schedule", "advise")
+    assert "fused optimizer" in err
+    assert "channels-last" not in err
+    _, _, err = run("train", *TRAIN, "--schedule", "advise", "--set", "channels_last=false")
+    assert "channels-last" in err
 
 
 def test_train_by_a_written_plan(folder: Path) -> None:
@@ -210,6 +248,26 @@ def test_compare_takes_the_advised_method(folder: Path) -> None:
     code, out, err = run("compare", *TRAIN, "--methods", "bp,advised", "--seeds", "0", "--out", "runs", "--json")
     assert code == 0, err
     assert {one["method"] for one in json.loads(out)["methods"]} == {"bp", "advised"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["compare", *TRAIN, "--methods", "bp,advised,typo"], "unknown methods typo"),
+        (["compare", *TRAIN, "--methods", "bp,advised", "--set", "include=nothing"], "include"),
+        (["train", *TRAIN, "--schedule", "advise", "--set", "until=features.0"], "until"),
+        (["train", *TRAIN, "--schedule", "advise", "--out", "held"], "already holds a run"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_measured(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+) -> None:
+    monkeypatch.setattr(exact_study, "exact_options", None)  # it would fail if it measured
+    (folder / "held").mkdir()
+    (folder / "held" / "recipe.json").write_text("{}")
+    code, _, err = run(*words)
+    assert code in {1, 2}
+    assert message in err
 
 
 def test_advise_and_another_method_contradict_each_other(folder: Path) -> None:

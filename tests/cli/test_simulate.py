@@ -86,7 +86,7 @@ def test_table_says_what_its_figures_are():
         (["--model", "vgg13", "--picture", "x.gif"], ["x.gif", ".png or .svg"]),
         (["--module", "nowhere_at_all:build"], ["nowhere_at_all", "cannot be imported"]),
         (["--module", "json:nothing"], ["json has no 'nothing'"]),
-        (["--module", "json"], ["PACKAGE.FILE:FACTORY"]),
+        (["--module", "json"], ["names no function", "mypackage.nets:build"]),
         (["--module", "json:dumps", "--model", "vgg13"], ["leave these out"]),
         (["--module", "builtins:dict"], ["gives a dict", "nn.Module"]),
         (["--layer", CONV1_2, "--model", "vgg13"], ["model", "single layer"]),

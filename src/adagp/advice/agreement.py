@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf, isfinite
 
 from torch import Tensor
 
+from adagp._engine.finite import NonFiniteError
 from adagp.advice.attached import BP, Attached, Gradient
 from adagp.schedules import Plan
 
@@ -26,13 +28,15 @@ class Sums:
 
     @property
     def cosine(self) -> float:
-        """The cosine of both; 0 where one is zero."""
+        """The cosine of both; 0 where one is zero or the estimate is not finite."""
         scale = (self.estimated * self.exact) ** 0.5
-        return self.dot / scale if scale > 0 else 0.0
+        return self.dot / scale if 0 < scale < inf else 0.0
 
     @property
     def error(self) -> float:
-        """The squared difference over the squared exact gradient."""
+        """The squared difference over the squared exact gradient; infinite where the estimate is not finite."""
+        if not isfinite(self.estimated):
+            return inf
         return max(self.estimated - 2 * self.dot + self.exact, 0.0) / self.exact if self.exact > 0 else 0.0
 
 
@@ -82,6 +86,9 @@ def compare(attached: Attached, plans: Mapping[str, Plan], is_over: Callable[[],
         attached: What runs the batches.
         plans: The plans by name.
         is_over: Asked before every batch but the first two, which it takes to compare batches.
+
+    Raises:
+        NonFiniteError: When an exact gradient is not finite.
     """
     result = Agreement({name: {layer.name: Sums() for layer in attached.layers} for name in plans})
     before: Gradient | None = None
@@ -91,6 +98,8 @@ def compare(attached: Attached, plans: Mapping[str, Plan], is_over: Callable[[],
         # The exact gradient last: sources with a memory learn from it, and must not know it beforehand.
         estimates = {name: attached.gradient(plan, index) for name, plan in plans.items()}
         exact = attached.gradient(BP, index)
+        if not all(isfinite(float(vector @ vector)) for vector in exact.values()):
+            raise NonFiniteError(f"the gradient of batch {index + 1} is not finite")
         for name, estimate in estimates.items():
             _add(result.plans[name], estimate, exact)
         if before is not None:

@@ -1,5 +1,6 @@
 """`AdaGP` on the subject while it is measured: batches under any plan, and the gradients they give."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -33,7 +34,8 @@ class Attached:
         self.plan = BP
         names = [name for name in specs() if name not in ("random", "local")]
         schedule = from_function(lambda step: self.plan, names)
-        self.gp = AdaGP(subject.model, subject.optimizer, schedule, stop_on_nonfinite=False)
+        with _without_warnings():
+            self.gp = AdaGP(subject.model, subject.optimizer, schedule, stop_on_nonfinite=False)
 
     @property
     def layers(self) -> list[Layer]:
@@ -108,6 +110,18 @@ class Attached:
     def remove(self) -> None:
         """Take the hooks out."""
         self.gp.remove()
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """What a plan leaves uncovered shows in its measured worth; nobody has chosen one yet."""
+    logger = logging.getLogger("adagp")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _vector(layer: Layer) -> Tensor:

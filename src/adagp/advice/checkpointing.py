@@ -23,11 +23,12 @@ def checkpoint_options(subject: Subject) -> list[ExactOption]:
         return []
     kinds = sorted({type(block).__name__ for block in blocks})
     code: tuple[str, ...] = (
+        "import functools, torch.utils.checkpoint",
         f"for block in [part for part in model.modules() if type(part).__name__ in {kinds!r}]:",
         "    block.forward = functools.partial(torch.utils.checkpoint.checkpoint, block.forward, use_reentrant=False)",
     )
     if any(isinstance(part, _BatchNorm) for block in blocks for part in block.modules()):
-        code += ("# batch norms in a block then see each batch twice: square their decay, or halve their momentum",)
+        code += ("# their batch norms then update running statistics twice a batch: halve `momentum` of each",)
     return [ExactOption(CHECKPOINTING, code, partial(_checkpointed, blocks))]
 
 

@@ -28,8 +28,7 @@ class Estimate:
         low: Lower end of the interval.
         high: Upper end of the interval.
         rounds: Rounds measured.
-        seconds_needed: About how long all rounds would take together until a difference like this one, or of 5 %,
-            would be seen.
+        seconds_needed: About how many seconds to ask for, until a difference like this one, or of 5 %, would be seen.
     """
 
     ratio: float
@@ -70,7 +69,7 @@ def estimate(ratios: Sequence[float], round_seconds: float) -> Estimate:
 
     Args:
         ratios: One for each round.
-        round_seconds: How long a round takes, with everything measured in it.
+        round_seconds: How many seconds are asked for to get one more round.
     """
     low, high = interval(ratios)
     rounds, needed = len(ratios), _seconds_needed(ratios, round_seconds)
@@ -109,7 +108,7 @@ def _left_out(count: int) -> int | None:
 
 
 def _seconds_needed(ratios: Sequence[float], round_seconds: float) -> float:
-    """Rounds until the interval would be narrower than the difference, times the length of a round."""
+    """Rounds until the interval would be narrower than the difference, times the seconds of one."""
     if len(ratios) < 3:
         return 8 * round_seconds
     logs = [log(value) for value in ratios]

@@ -1,5 +1,6 @@
 """Options that leave the mathematics as it is: memory layout, optimizer implementation, threads, compilation."""
 
+import inspect
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -113,14 +114,25 @@ def _images_last(
 
 def _optimizers(subject: Subject) -> Iterator[ExactOption]:
     optimizer = subject.optimizer
-    kind = f"{type(optimizer).__module__.partition('.')[0]}.optim.{type(optimizer).__name__}"
     for name, flag in ((FUSED, "fused"), (FOREACH, "foreach")):
         groups = optimizer.param_groups
         if all(flag in group and not group[flag] and not group.get("differentiable") for group in groups):
             others = frozenset({FUSED, FOREACH} - {name})
-            yield ExactOption(
-                name, (f"optimizer = {kind}(..., {flag}=True)",), partial(_flagged, subject, flag), others
-            )
+            yield ExactOption(name, (_constructor(subject, flag),), partial(_flagged, subject, flag), others)
+
+
+def _constructor(subject: Subject, flag: str) -> str:
+    """The line that builds this optimizer with a flag: as one writes it, or from its groups where there are several."""
+    optimizer, kind = subject.optimizer, type(subject.optimizer)
+    name = f"torch.optim.{kind.__name__}" if kind.__module__.startswith("torch.optim.") else kind.__name__
+    groups, (other,) = optimizer.param_groups, {"fused", "foreach"} - {flag}
+    if len(groups) > 1 or list(map(id, groups[0]["params"])) != list(map(id, subject.model.parameters())):
+        changed = f'{{**group, "{other}": None, "{flag}": True}}'
+        return f"optimizer = {name}([{changed} for group in optimizer.param_groups])"
+    usual = {one.name: one.default for one in inspect.signature(kind).parameters.values()}
+    given = {key: value for key, value in optimizer.defaults.items() if key in usual.keys() - {flag, other}}
+    words = [f"{key}={value!r}" for key, value in given.items() if key == "lr" or value != usual[key]]
+    return f"optimizer = {name}({', '.join(['model.parameters()', *words, f'{flag}=True'])})"
 
 
 @contextmanager

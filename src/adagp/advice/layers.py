@@ -46,18 +46,23 @@ class LayerTimes:
 
 @dataclass(frozen=True)
 class _Shape:
-    """What is needed to make another input like the one a layer was given."""
+    """What is needed to make another input like the one a layer was given, and the precision it computes in."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
     needs_grad: bool
+    autocast: torch.dtype | None
 
     def make(self) -> Tensor:
         """Random numbers of this shape and layout."""
         made = torch.empty_strided(self.size, self.stride, dtype=self.dtype, device=self.device).normal_()
         return made.requires_grad_(True)
+
+    def precision(self) -> torch.autocast:
+        """Autocast as it was where the layer was called."""
+        return torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None)
 
 
 def layer_times(
@@ -94,8 +99,9 @@ def _shapes(subject: Subject, layers: Sequence[Layer]) -> dict[str, _Shape]:
 
     def note(name: str, inputs: tuple[Any, ...]) -> None:
         if len(inputs) == 1 and isinstance(inputs[0], Tensor) and inputs[0].is_floating_point():
-            one = inputs[0]
-            shapes[name] = _Shape(tuple(one.shape), one.stride(), one.dtype, one.device, one.requires_grad)
+            one, kind = inputs[0], inputs[0].device.type
+            autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+            shapes[name] = _Shape(tuple(one.shape), one.stride(), one.dtype, one.device, one.requires_grad, autocast)
 
     hooks = [
         layer.module.register_forward_pre_hook(lambda _, inputs, name=layer.name: note(name, inputs))
@@ -112,7 +118,8 @@ def _shapes(subject: Subject, layers: Sequence[Layer]) -> dict[str, _Shape]:
 def _time(layer: Layer, shape: _Shape, sources: dict[str, Source], clock: Clock) -> LayerTimes:
     given = shape.make()
     outputs: list[Tensor] = []
-    forward = _seconds(clock, lambda: outputs.append(layer.module.forward(given)))
+    with shape.precision():
+        forward = _seconds(clock, lambda: outputs.append(layer.module.forward(given)))
     (output,) = outputs
     grad_output = torch.randn_like(output)
     weight = _seconds(clock, lambda: torch.autograd.grad(output, layer.weight, grad_output, retain_graph=True))

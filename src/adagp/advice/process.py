@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import IO, Self
 
@@ -54,8 +55,9 @@ class Worker:
     def step(self) -> None:
         """Let it do one batch."""
         asked = self._stream(self._process.stdin)
-        asked.write("step\n")
-        asked.flush()
+        with suppress(BrokenPipeError):  # it has ended; what it said before comes next
+            asked.write("step\n")
+            asked.flush()
         self._read()
 
     def _read(self) -> None:
@@ -79,7 +81,8 @@ class Worker:
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
-            self._stream(stream).close()
+            with suppress(BrokenPipeError):  # what was asked of it too late
+                self._stream(stream).close()
 
 
 def serve(build: Callable[[], Callable[[], None]]) -> None:

@@ -102,7 +102,7 @@ class Advice:
     Attributes:
         seconds: Median seconds of a batch of the training as it is.
         phases: Seconds of `forward`, `backward`, `optimizer` and, with a loader, `loading`.
-        peak_bytes: Peak memory of a batch as it is.
+        peak_bytes: Peak memory of a batch as it is; None where there was no time for it.
         exact: Options that change the result by rounding only.
         together: The exact options that pay, measured together; None where there are fewer than two.
         sources: Sources and coarse batches.
@@ -117,7 +117,7 @@ class Advice:
 
     seconds: float
     phases: Mapping[str, float]
-    peak_bytes: int
+    peak_bytes: int | None
     exact: tuple[Option, ...]
     together: Option | None
     sources: tuple[SourceFinding, ...]
@@ -136,14 +136,24 @@ class Advice:
         found += [self.plan.option] if self.plan and self.plan.option else []
         return sorted(found, key=lambda option: (-option.pays, -option.worth))
 
+    def best(self, environment: bool = False) -> Option | None:
+        """The exact option that pays most, among those to write or those to set in the shell; None where none pays."""
+        paying = [one for one in self.options() if one.exact and one.pays and one.environment is environment]
+        return paying[0] if paying else None
+
+    @property
+    def why_no_plan(self) -> str:
+        """Why there is no plan, where there is none."""
+        return self.not_measured.get("sources", "no source can be judged, see what was not measured")
+
     def code(self) -> list[str]:
-        """The lines to write for the exact options that pay, and for the plan that does."""
-        paying = [option for option in self.options() if option.exact and option.pays]
-        together = self.together if self.together and self.together.pays else None
-        best = together or next((option for option in paying if not option.environment), None)
-        shell = [line for option in paying if option.environment for line in option.code]
-        plan = self.plan.option if self.plan and self.plan.changed else None
-        return [*shell, *(best.code if best else ()), *(plan.code if plan else ())]
+        """The lines to write for the exact options that pay most, and for the plan that pays."""
+        found = [
+            self.best(environment=True),
+            self.best(),
+            self.plan.option if self.plan and self.plan.changed else None,
+        ]
+        return [line for option in found if option for line in option.code]
 
     def rows(self) -> list[tuple[str, ...]]:
         """The table under `COLUMNS`: the training as it is first, then the options sorted by worth."""

@@ -6,7 +6,7 @@ Ratios are taken within a round.
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -45,11 +45,13 @@ class Rounds:
         seconds: The seconds of each candidate, by round; one that is clearly slower has no turns any more.
         failed: Candidates that raised an error, each with its first line.
         spent: Seconds of all rounds, with what is not timed.
+        share: Of all seconds asked for, those that these rounds get.
     """
 
     seconds: list[dict[str, float]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     spent: float = 0.0
+    share: float = 1.0
 
     def median(self, name: str) -> float:
         """The median seconds of a candidate."""
@@ -58,7 +60,7 @@ class Rounds:
     def speed_up(self, name: str, over: str) -> Estimate:
         """How much faster a candidate is than another."""
         ratios = [one[over] / one[name] for one in self.seconds if name in one]
-        return estimate(ratios, self.spent / len(self.seconds))
+        return estimate(ratios, self.spent / len(self.seconds) / self.share)
 
     def expected(self, candidates: Sequence[Candidate]) -> float:
         """The mean seconds of a round of these candidates, with what is not timed."""
@@ -85,6 +87,7 @@ def measure(
     *,
     tick: Callable[[], None] = lambda: None,
     seed: int = 0,
+    share: float = 1.0,
 ) -> Rounds:
     """Run one round to warm up and then others until the deadline, but at least one.
 
@@ -92,13 +95,15 @@ def measure(
     known, instead of none.
 
     Args:
-        candidates: The first is what the others are compared with; its errors are not caught.
+        candidates: The first is what the others are compared with; its errors are not caught. Any other one that fails
+            has no turns any more.
         clock: In seconds.
         deadline: On that clock. A round that would end after it is not begun.
         tick: Called after every batch.
         seed: Of the order in a round.
+        share: Of all seconds asked for, those that these rounds get.
     """
-    result = Rounds()
+    result = Rounds(share=share)
     working = list(_warm(candidates, result, tick))
     order = random.Random(seed)
     while len(result.seconds) < MOST_ROUNDS:
@@ -107,14 +112,14 @@ def measure(
             break
         found = {}
         for candidate in order.sample(working, len(working)):
-            with candidate.ready():
+            with _noted(candidate, working[0], result), candidate.ready():
                 start = clock()
                 candidate.run()
                 found[candidate.name] = max(clock() - start, SHORTEST)
             tick()
         result.seconds.append(found)
         result.spent += clock() - begin
-        working = [one for one in working if one is working[0] or not _is_clear(one, working[0], result)]
+        working = [one for one in working if one is working[0] or not _is_done(one, working[0], result)]
         if len(result.seconds) == 1:
             working = _quickest(working, result, deadline - clock())
     return result
@@ -131,21 +136,29 @@ def _quickest(candidates: list[Candidate], so_far: Rounds, left: float) -> list[
     return [one for one in candidates if one is candidates[0] or one in kept]
 
 
-def _is_clear(candidate: Candidate, reference: Candidate, so_far: Rounds) -> bool:
-    """Whether a candidate is slower beyond doubt: its turns are better spent on the others."""
+def _is_done(candidate: Candidate, reference: Candidate, so_far: Rounds) -> bool:
+    """Whether a candidate failed, or is slower beyond doubt: its turns are better spent on the others."""
+    if candidate.name in so_far.failed:
+        return True
     return so_far.speed_up(candidate.name, reference.name).high < _HOPELESS
 
 
 def _warm(candidates: Sequence[Candidate], result: Rounds, tick: Callable[[], None]) -> Iterator[Candidate]:
     """Run every candidate once: caches are cold, and what cannot run at all shows now."""
-    for place, candidate in enumerate(candidates):
-        try:
-            with candidate.ready():
-                candidate.run()
-        except Exception as error:
-            if place == 0:
-                raise
-            result.failed[candidate.name] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        else:
+    for candidate in candidates:
+        with _noted(candidate, candidates[0], result), candidate.ready():
+            candidate.run()
+        if candidate.name not in result.failed:
             yield candidate
         tick()
+
+
+@contextmanager
+def _noted(candidate: Candidate, reference: Candidate, result: Rounds) -> Iterator[None]:
+    """Inside, an error of a candidate is noted; that of the reference is raised."""
+    try:
+        yield
+    except Exception as error:
+        if candidate is reference:
+            raise
+        result.failed[candidate.name] = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

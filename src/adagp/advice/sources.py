@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 
 from adagp.advice.agreement import Agreement, Sums, compare, total
 from adagp.advice.attached import BP, COARSE_SCALE, Attached, attached
+from adagp.advice.budget import SOURCES, Budget
+from adagp.advice.exact_study import NO_TIME
 from adagp.advice.layers import layer_times
 from adagp.advice.messages import own_clock, same_on_all
 from adagp.advice.option import Option
 from adagp.advice.plan import judge_layers, plan_of, table_of
 from adagp.advice.result import LayerFinding, PlanFinding, SourceFinding
-from adagp.advice.rounds import Candidate, Clock, Rounds, measure
+from adagp.advice.rounds import Candidate, Rounds, measure
 from adagp.advice.subject import Subject
 from adagp.measure import peak_bytes
 from adagp.schedules import COARSE, Phase, Plan
@@ -23,7 +25,6 @@ WARMUP_BATCHES = 12
 _FIXED_BATCHES, _PLAN_BATCHES = 10.0, 7.5
 NO_OTHER_BATCH = "it can only be judged on other batches than those it learned from; give a loader"
 NO_MIXING = "the model's DistributedDataParallel waits for every gradient; build it with find_unused_parameters=True"
-NO_TIME = "there is no time left for it"
 SAME_DIRECTION = "successive gradients still point the same way, which a larger learning rate would use at no cost"
 # Ends of the parts, as shares of the time that is left.
 _WARMUP_ENDS, _LAYERS_END, _AGREEMENT_ENDS = 0.2, 0.35, 0.55
@@ -32,6 +33,8 @@ _LEFT_OUT = ("backprop", "skip", "random", "local")
 OTHER_LOSS = "its parts learn from losses of their own, which no single batch can judge; use `adagp compare`"
 PLAIN, PLAN = "plain", "the plan"
 PLAN_CODE = (
+    "import pathlib, adagp",
+    "from adagp import schedules",
     'schedule = schedules.from_table(pathlib.Path("plan.txt").read_text(), schedules.layer_names(model))  # --plan',
     "gp = adagp.AdaGP(model, optimizer, schedule)",
     "loss = gp.step(lambda: criterion(model(x), y))",
@@ -49,23 +52,22 @@ class SourceStudy:
     spread: float | None = None
 
 
-def study_sources(
-    subject: Subject, clock: Clock, deadline: float, batch_seconds: float, tick: Callable[[], None]
-) -> SourceStudy:
+def study_sources(subject: Subject, budget: Budget, batch_seconds: float) -> SourceStudy:
     """Attach `AdaGP`, warm up, compare gradients, and measure the time of each source.
 
     Args:
         subject: The training.
-        clock: In seconds.
-        deadline: On that clock; what there is no time for is not begun.
+        budget: Its time; what there is no time for is not begun.
         batch_seconds: Of a batch as it is.
-        tick: Called after every batch.
 
     Raises:
         ValueError: When `AdaGP` cannot be attached to the model, with the reason.
     """
+    clock, tick = budget.clock, budget.tick(SOURCES.name)
     begin = clock()
-    left = max(deadline - begin, 0.0)
+    left = max(budget.deadline(SOURCES) - begin, 0.0)
+    if left < batches_for(1) * batch_seconds:
+        return SourceStudy(not_measured={"sources": NO_TIME})
 
     def is_over(share: float) -> bool:
         tick()
@@ -88,7 +90,9 @@ def study_sources(
             if plan.overrides:
                 plans[PLAN] = plan
                 agreement.plans |= compare(engine, {PLAN: plan}, lambda: is_over(_AGREEMENT_ENDS)).plans
-            rounds = measure(_candidates(engine, plans), clock, deadline, tick=tick)
+            share = (SOURCES.end - SOURCES.begin) * (1 - _AGREEMENT_ENDS)
+            deadline = budget.deadline(SOURCES)
+            rounds = measure(_candidates(engine, plans), clock, deadline, tick=tick, share=share)
             plans = {name: one for name, one in plans.items() if name not in rounds.failed}
             not_measured |= {name: f"it fails here: {reason}" for name, reason in rounds.failed.items()}
             options = {name: _option(engine, name, one, rounds, agreement) for name, one in plans.items()}

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
+from math import inf
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ BATCHES = 12
 """Batches taken from a loader: half to warm up on, half for the spread between them."""
 RESTING = 1e-6
 """Factor of the learning rate while time is measured: the weights rest, and no option diverges."""
+LEAST_BATCHES = 2
+"""Batches taken from a loader however slow it is, to see how far two of them differ."""
 
 
 @dataclass
@@ -41,6 +44,9 @@ class Subject:
     batches: list[Any]
     takes_scale: bool = False
     load_seconds: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.parts = parts_of(self.model)
 
     @property
     def device(self) -> torch.device:
@@ -113,9 +119,16 @@ def is_image(value: object) -> bool:
 
 
 def build_subject(
-    model: object, optimizer: object, closure: object, loader: Iterable[Any] | None, clock: Clock
+    model: object,
+    optimizer: object,
+    closure: object,
+    loader: Iterable[Any] | None,
+    clock: Clock,
+    loading_seconds: float = inf,
 ) -> Subject:
     """Check what can be checked without a batch, and take some from the loader.
+
+    A loader that takes longer than `loading_seconds` is asked for fewer of them.
 
     Raises:
         AdviceError: When an argument is not what it should be.
@@ -132,6 +145,8 @@ def build_subject(
             "optimizer: it holds no trainable parameter of the model; build it from model.parameters(), after moving "
             "the model to its device"
         )
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise AdviceError("model: parameters on the meta device have no numbers; build it on a real device")
     wanted, function = required_arguments(closure), closure
     if loader is None:
         if wanted > 1:
@@ -139,7 +154,7 @@ def build_subject(
         return Subject(model, optimizer, lambda _, scale: _loss(function(*(scale,) * wanted)), [None], wanted == 1)
     if wanted not in (1, 2):
         raise AdviceError(f"closure: asks for {wanted} arguments; with a loader it takes a batch, or a batch and scale")
-    batches, seconds = _first_batches(loader, clock)
+    batches, seconds = _first_batches(loader, clock, loading_seconds)
     return Subject(
         model,
         optimizer,
@@ -165,9 +180,10 @@ def required_arguments(function: Callable[..., Any], unknown: int = 0) -> int:
     return sum(one.kind in kinds and one.default is inspect.Parameter.empty for one in parameters)
 
 
-def _first_batches(loader: Iterable[Any], clock: Clock) -> tuple[list[Any], list[float]]:
+def _first_batches(loader: Iterable[Any], clock: Clock, most_seconds: float) -> tuple[list[Any], list[float]]:
     """Some batches and the seconds that each but the first took: with the first, workers start."""
-    batches, seconds = [], []
+    batches: list[Any] = []
+    seconds: list[float] = []
     try:
         iterator = iter(loader)
         before = clock()
@@ -175,49 +191,16 @@ def _first_batches(loader: Iterable[Any], clock: Clock) -> tuple[list[Any], list
             now = clock()
             batches.append(batch)
             seconds.append(now - before)
+            if len(batches) >= LEAST_BATCHES and sum(seconds) > most_seconds:
+                break
             before = clock()
     except Exception as error:
-        raise AdviceError(f"loader: gives no batch: {one_line(error)}") from error
+        raise AdviceError(f"loader: batch {len(batches) + 1} fails: {one_line(error)}; correct it there") from error
     if not batches:
         raise AdviceError("loader: it is empty; give one with at least one batch, better twelve")
     return batches, seconds[1:]
 
 
-def check_first_batch(subject: Subject) -> None:
-    """Run the first batch and refuse what no measurement could make sense of.
-
-    Raises:
-        AdviceError: When the closure fails or gives no loss, or the batch changes what the model consists of.
-    """
-    before = _parts(subject.model)
-    try:
-        loss = subject.loss_of()
-    except AdviceError:
-        raise
-    except Exception as error:
-        raise AdviceError(f"closure: the first batch fails: {one_line(error)}; correct it there") from error
-    if not isinstance(loss, Tensor):
-        raise AdviceError(f"closure: gives a {type(loss).__name__}; return the loss, a tensor with one number")
-    if loss.numel() != 1:
-        raise AdviceError(
-            f"closure: the loss has shape {tuple(loss.shape)}; reduce it to one number, for example by its mean"
-        )
-    if not loss.requires_grad:
-        raise AdviceError("closure: the loss depends on no trainable parameter; compute it from the model's output")
-    if not bool(torch.isfinite(loss)):
-        raise AdviceError(f"closure: the loss of the first batch is {loss.item()}; give a model and data it can train")
-    loss.backward()
-    if all(parameter.grad is None for parameter in subject.parameters()):
-        raise AdviceError("optimizer: no gradient reaches its parameters; build it from the parameters of this model")
-    subject.optimizer.step()
-    subject.optimizer.zero_grad(set_to_none=True)
-    if changed := sorted(before ^ _parts(subject.model)):
-        raise AdviceError(
-            f"model: the first batch changed what it consists of ({changed[0][0]!r}); build all its modules and "
-            "parameters in __init__"
-        )
-
-
-def _parts(model: nn.Module) -> set[tuple[str, int]]:
+def parts_of(model: nn.Module) -> set[tuple[str, int]]:
     """Names and identities of all modules and parameters."""
     return {(name, id(part)) for name, part in (*model.named_modules(), *model.named_parameters())}

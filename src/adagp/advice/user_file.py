@@ -65,8 +65,8 @@ def _loader(where: str, data: Any) -> Iterable[Any]:
             f"{where}: the fourth value is a list of {len(data)} tensors of one shape, a batch or a loader; return a "
             "tuple for a batch, or iter(...) of the list for a loader"
         )
-    is_sequence = isinstance(data, tuple | list)
-    if isinstance(data, Tensor | Mapping) or (is_sequence and data and isinstance(data[0], Tensor)):
+    is_list_of_parts = isinstance(data, list) and bool(data) and isinstance(data[0], Tensor)
+    if isinstance(data, Tensor | Mapping | tuple) or is_list_of_parts:
         return [data]
     if not isinstance(data, Iterable):
         raise AdviceError(

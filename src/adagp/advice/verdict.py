@@ -1,5 +1,6 @@
 """The findings in sentences, the most valuable first; "nothing" is an answer too."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
@@ -23,9 +24,12 @@ def _sentences(advice: Advice) -> Iterator[str]:
     if advice.messages is not None:
         yield _of_messages(advice.messages)
     by_name = {source.option.name: source for source in advice.sources}
+    plan = advice.plan.option if advice.plan else None
     for option in advice.options():
-        source = by_name.get(option.name)
-        yield _of_source(source) if source else _of_option(option, advice)
+        if option.name in by_name:
+            yield _of_source(by_name[option.name], advice)
+        else:
+            yield _of_plan(option, advice) if option is plan else _of_exact(option, advice)
     grouped: dict[str, list[str]] = {}
     for name, reason in advice.not_measured.items():
         grouped.setdefault(reason, []).append(name)
@@ -41,18 +45,13 @@ def _headline(advice: Advice) -> str:
     paying = [option for option in options if option.pays]
     exact = [option for option in paying if option.exact]
     if exact:
-        best = exact[0]
-        return f"Use {best.name}: {best.speed_up.text()} x the speed{_over(best)}, and the gradients stay exact."
+        return f"Use {exact[0].name}: {exact[0].speed_up.text()} x the speed, and the gradients stay exact."
     if paying:
         best = paying[0]
         return f"No exact option was seen to pay; {best.name} is worth {best.worth:.2f} x, with inexact gradients."
     bounds = [option.speed_up.high for option in options if option.exact]
     most = f"; no exact option is more than {max(bounds):.2f} x as fast" if bounds and max(bounds) < inf else ""
     return f"Nothing that was measured makes this training faster on this machine{most}."
-
-
-def _over(option: Option) -> str:
-    return "" if option.over == Option.over else f" over {option.over}"
 
 
 def _where_time_goes(advice: Advice) -> str:
@@ -72,38 +71,60 @@ def _of_messages(messages: MessagesFinding) -> str:
     return f"{sent}, {1e3 * messages.seconds:.1f} ms or {least:.0f} to {most:.0f} % of its time."
 
 
-def _of_option(option: Option, advice: Advice) -> str:
-    text, start = f"{option.speed_up.text()} x the speed", ""
-    if option.start_seconds >= 1:
-        start = f", {option.start_seconds:.0f} s to start"
-    more = _over(option)
+def _of_exact(option: Option, advice: Advice) -> str:
+    text = f"{option.name}: {option.speed_up.text()} x the speed"
+    start = f", {option.start_seconds:.0f} s to start" if option.start_seconds >= 1 else ""
+    last, last_name = option.last_part, option.name.rpartition(" + ")[2]
+    share = f", {last.text()} x of it by {last_name}" if last else ""
     if option.pays:
-        if option.exact:
-            return f"{option.name}: {text}{more}, exact{start}."
-        noise = advice.plan.added_variance if advice.plan else None
-        price = f"{100 * noise:.0f} % more noise" if noise is not None else f"{100 * option.kept:.0f} % of the progress"
-        fewer = f"in the time it takes, plain backpropagation does {100 * option.plain_batches:.0f} % of the batches"
-        return f"{option.name}: {text} for {price}: worth {option.worth:.2f} x; {fewer}."
-    if option.exact and option.peak_bytes is not None and option.peak_bytes < SMALLER * advice.peak_bytes:
-        memory = f"{option.peak_bytes / 1e6:.0f} MB instead of {advice.peak_bytes / 1e6:.0f}"
-        return "\n".join([f"{option.name}: {memory}, exact, at {text}:", *(f"    {line}" for line in option.code)])
-    if option.speed_up.is_slower:
-        return f"{option.name}: {text}{more}, slower{start}."
-    if not option.exact:
-        return f"{option.name}: {text}, and a step keeps {100 * option.kept:.0f} % of the progress: not sure to pay."
-    return f"{option.name}: {_no_difference(option)}{start}."
+        return f"{text}{share}, exact{start}."
+    if _is_smaller(option, advice):
+        memory = f"{_megabytes(option.peak_bytes)} MB instead of {_megabytes(advice.peak_bytes)}"
+        head = f"{option.name}: {memory}, exact, at {option.speed_up.text()} x the speed:"
+        return "\n".join([head, *(f"    {line}" for line in option.code)])
+    if option.speed_up.is_slower or (last and last.is_slower):
+        return f"{text}{share}, slower{start}."
+    if last and option.speed_up.is_faster:
+        return f"{text}, but {last_name} was not seen to add to it, {last.text()} x{start}."
+    return f"{option.name}: {_no_difference(option, advice)}{start}."
 
 
-def _no_difference(option: Option) -> str:
-    estimate = option.speed_up
-    needed = f"about {estimate.seconds_needed:.0f} s of rounds would be needed"
-    if estimate.high == inf:
-        too_few = "1 round tells" if estimate.rounds == 1 else f"{estimate.rounds} rounds tell"
-        return f"{too_few} nothing; {needed}"
-    return f"no difference seen, {estimate.low:.2f} to {estimate.high:.2f} x; {needed} to see one"
+def _is_smaller(option: Option, advice: Advice) -> bool:
+    if option.peak_bytes is None or advice.peak_bytes is None:
+        return False
+    return option.peak_bytes < SMALLER * advice.peak_bytes
 
 
-def _of_source(source: SourceFinding) -> str:
+def _megabytes(count: int | None) -> str:
+    return "" if count is None else f"{count / 1e6:.0f}"
+
+
+def _of_plan(option: Option, advice: Advice) -> str:
+    """The plan with the sources in it, its price and its rival."""
+    used = Counter(layer.source for layer in advice.layers if layer.source != "backprop")
+    parts = ", ".join(f"{source} on {count} layer{'s' if count > 1 else ''}" for source, count in used.items())
+    text = f"{option.name} ({parts}): {option.speed_up.text()} x the speed"
+    progress = f"{100 * option.kept:.0f} % of the progress"
+    if not option.pays:
+        return f"{text}, and a step keeps {progress}: not sure to pay."
+    noise = advice.plan.added_variance if advice.plan else None
+    price = progress if noise is None else f"{100 * noise:.0f} % more noise"
+    fewer = f"in the time it takes, plain backpropagation does {100 * option.plain_batches:.0f} % of the batches"
+    return f"{text} for {price}: worth {option.worth:.2f} x; {fewer}."
+
+
+def _no_difference(option: Option, advice: Advice) -> str:
+    found = option.speed_up
+    if found.high == inf:
+        too_few = "1 round tells" if found.rounds == 1 else f"{found.rounds} rounds tell"
+        return f"{too_few} nothing; measure for about {found.seconds_needed:.0f} s"
+    seen = f"no difference seen, {found.low:.2f} to {found.high:.2f} x"
+    if found.seconds_needed <= advice.spent:
+        return seen
+    return f"{seen}; measure for about {found.seconds_needed:.0f} s to see one"
+
+
+def _of_source(source: SourceFinding, advice: Advice) -> str:
     option = source.option
     share = 100 * option.plain_batches
     found = f"cosine {source.cosine:.2f}, {100 * option.kept:.0f} % of the progress in {share:.0f} % of the time"
@@ -118,4 +139,7 @@ def _of_source(source: SourceFinding) -> str:
             "worth nothing here" if option.worth < 0.1 else f"worth {option.worth:.2f} x, less than exact batches"
         )
         return f"{option.name}: {found}: {worthless}."
-    return f"{option.name}: {found}; {_no_difference(option)}."
+    if option.speed_up.high == inf:
+        return f"{option.name}: {found}; {_no_difference(option, advice)}."
+    least, most = option.speed_up.low * option.kept, option.speed_up.high * option.kept
+    return f"{option.name}: {found}: worth {least:.2f} to {most:.2f} x, not sure to pay."

@@ -18,7 +18,7 @@ from adagp.training import Recipe
 if TYPE_CHECKING:
     from adagp.accelerator.pipeline.measured import PipelineFinding
     from adagp.advice import Advice
-    from adagp.advice.study import Progress as Report
+    from adagp.advice.budget import Progress as Report
 
 LEAST_SECONDS = 1.0
 
@@ -117,9 +117,7 @@ def advise_command(
         advice = _advise(chosen, seconds, compile_, device, data_root, bar.report)
     if advice is None:
         return
-    if plan is not None:
-        if advice.plan is None:
-            raise InputError(f"plan: there is none, because {advice.not_measured['sources']}")
+    if plan is not None and advice.plan is not None:
         write_text(plan, advice.plan.table)
     pipelines, refused = _pipelines(advice, stages, microbatches)
     if html is not None:
@@ -127,15 +125,17 @@ def advise_command(
 
         write_text(html, page(advice, chosen.title(), pipelines))
     if as_json:
-        files = {"plan_file": plan, "html_file": html}
+        files = {"plan_file": plan if advice.plan else None, "html_file": html}
         found = {"pipelines": [one.to_dict() for one in pipelines], "pipeline_refused": refused}
         paths = {name: None if path is None else str(path) for name, path in files.items()}
         print_json({**advice.to_dict(), **found, **paths})
-        return
-    _print(advice, pipelines)
-    if refused:
-        print(f"No pipeline: {refused}.")
-    print_files(plan=plan, page=html)
+    else:
+        _print(advice, pipelines)
+        if refused:
+            print(f"No pipeline: {refused}.")
+        print_files(plan=plan if advice.plan else None, page=html)
+    if plan is not None and advice.plan is None:
+        raise InputError(f"plan: there is none to write: {advice.why_no_plan}")
 
 
 def _advise(
@@ -156,7 +156,7 @@ def _advise(
 
     recipe_options = chosen.recipe_options()
     if chosen.module is not None:
-        if recipe_options.fields() or recipe_options.names_base:
+        if recipe_options.fields() or recipe_options.names_base or data_root is not None:
             raise InputError("module: has its own model, data and rates; leave all other options of a training out")
         if device is not None:
             raise InputError("module: decides the device itself; move the model there in its build function")

@@ -45,12 +45,12 @@ def with_plan(recipe: Recipe, data_root: Path | None, device: str | None, second
     refuse_torchrun("advise")
     dataset = data.load_any(recipe.data, data_root)
     with AdviceBar(seconds) as bar:
-        advice = advise_recipe(recipe, dataset, chosen_device(device), seconds=seconds, progress=bar.report)
+        where = chosen_device(device)
+        advice = advise_recipe(recipe, dataset, where, as_trained=True, seconds=seconds, progress=bar.report)
     for sentence in advice.verdict:
         progress_line(sentence)
     if advice.plan is None:
-        reason = advice.not_measured.get("sources", "there was no time to measure a source: raise --advise-seconds")
-        raise RecipeError(f"method advised: there is no plan, {reason}")
+        raise RecipeError(f"method advised: there is no plan: {advice.why_no_plan}")
     return recipe.replace(schedule=advice.plan.table)
 
 

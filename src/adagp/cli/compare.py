@@ -1,6 +1,7 @@
 """`adagp compare`: several methods over several seeds, interleaved, and the verdict."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,7 +78,6 @@ def compare_command(
     """
     from adagp.report import comparison_table, write_report
     from adagp.training import compare
-    from adagp.training.planning import check_layers
     from adagp.training.run.world import refuse_torchrun
 
     refuse_torchrun("compare")
@@ -91,8 +91,6 @@ def compare_command(
     resume, as_json = run_options.resume, run_options.as_json
     plan = partial(with_plan, data_root=run_options.data_root, device=run_options.device, seconds=advise_seconds)
     settings = _settings(chosen, methods, seeds, budget, out if resume else None, plan)
-    for name in settings.effective_methods:
-        check_layers(settings.recipe.replace(method=name))
     stem = chosen.base().name if chosen.names_base else f"{settings.recipe.data}-{settings.recipe.model}"
     path = out or default_folder(f"compare-{stem}", resume)
     where = chosen_device(run_options.device)
@@ -134,6 +132,7 @@ def _settings(
     """
     from adagp.training import Settings
     from adagp.training.comparison.settings import stored_settings
+    from adagp.training.planning import check_layers, with_exact_table
 
     given = chosen.fields()
     for field, remedy in (("method", "--methods"), ("seed", "--seeds")):
@@ -145,9 +144,13 @@ def _settings(
     held = stored_settings(resumed) if resumed is not None and not chosen.names_base else None
     names = tuple(part.strip() for part in methods.split(",")) if methods else (held or base).methods
     recipe = Recipe.from_mapping(given, held.recipe if held else base.recipe).replace(method="bp", seed=0)
-    return Settings(
-        recipe=plan(recipe) if "advised" in names and recipe.schedule is None else recipe,
+    measures = "advised" in names and recipe.schedule is None
+    settings = Settings(
+        recipe=with_exact_table(recipe) if measures else recipe,
         methods=names,
         seeds=numbers("seeds", seeds) if seeds else (held or base).seeds,
         budget_seconds=held.budget_seconds if held and budget is None else budget,
     )
+    for name in settings.effective_methods:
+        check_layers(settings.recipe.replace(method=name))
+    return replace(settings, recipe=plan(recipe)) if measures else settings

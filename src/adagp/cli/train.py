@@ -55,6 +55,7 @@ def train_command(
     """
     from adagp.report.comparison import run_table
     from adagp.training import Run, RunFolder, train
+    from adagp.training.planning import with_exact_table
     from adagp.training.run.world import join, own_device
 
     resume, as_json = run_options.resume, run_options.as_json
@@ -64,6 +65,8 @@ def train_command(
         if resume:
             recipe = recipe.replace(schedule=RunFolder(path).recipe().schedule)
         else:
+            _check(with_exact_table(recipe))
+            RunFolder(path).check_free()
             recipe = with_plan(recipe, run_options.data_root, run_options.device, advise_seconds)
     _check(recipe)
     where = own_device(chosen_device(run_options.device))

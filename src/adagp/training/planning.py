@@ -95,6 +95,16 @@ def check_layers(recipe: Recipe) -> None:
         raise RecipeError(str(error)) from error
 
 
+def with_exact_table(recipe: Recipe) -> Recipe:
+    """The recipe with a table of plain backpropagation, to check it by before its own table is measured."""
+    try:
+        names = layer_names(recipe_outline(recipe), recipe.include, recipe.exclude)
+    except ValueError as error:
+        raise RecipeError(str(error)) from error
+    table = "".join(f"{name} backprop\n" for name in names)
+    return recipe.replace(schedule=f"layer 1\n{table}")
+
+
 @cache
 def outline(model: str, form: str | None = None, **sizes: int) -> nn.Module:
     """A network on the meta device: a schedule needs only the names of its layers."""

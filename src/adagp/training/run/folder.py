@@ -49,11 +49,9 @@ class RunFolder:
         make_folder(self.path)
         self._lock = lock(self.path)
         remove_leftovers(self.path)
-        if self.holds_run():
-            if not resume:
-                raise RunFolderError(
-                    f"folder '{self.path}' already holds a run: add --resume to continue it, or choose another --out"
-                )
+        if not resume:
+            self.check_free()
+        elif self.holds_run():
             stored = self.recipe()
             if stored != run.recipe:
                 differences = ", ".join(run.recipe.differences(stored))
@@ -66,6 +64,17 @@ class RunFolder:
         write_file(self.path / "environment.json", describe(run.device, run.recipe.threads))
         run.task.keep(self.path)
         write_file(self.path / "recipe.json", run.recipe.to_dict())
+
+    def check_free(self) -> None:
+        """Refuse a folder that holds a run.
+
+        Raises:
+            RunFolderError: When it does.
+        """
+        if self.holds_run():
+            raise RunFolderError(
+                f"folder '{self.path}' already holds a run: add --resume to continue it, or choose another --out"
+            )
 
     def holds_run(self) -> bool:
         """Whether a run was started here."""

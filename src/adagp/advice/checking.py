@@ -1,0 +1,63 @@
+"""Refuses a training that no measurement could make sense of, in one line that says where and why."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from adagp.advice.errors import AdviceError
+from adagp.advice.subject import Subject, parts_of
+from adagp.user_code import one_line
+
+
+def check_first_batch(subject: Subject) -> None:
+    """Run the first batch and refuse what no measurement could make sense of.
+
+    Raises:
+        AdviceError: When the closure fails or gives no loss, or the batch changes what the model consists of.
+    """
+    with explained("closure: the first batch"):
+        loss = subject.loss_of()
+    if not isinstance(loss, Tensor):
+        raise AdviceError(f"closure: gives a {type(loss).__name__}; return the loss, a tensor with one number")
+    if loss.numel() != 1:
+        raise AdviceError(
+            f"closure: the loss has shape {tuple(loss.shape)}; reduce it to one number, for example by its mean"
+        )
+    if not loss.requires_grad:
+        raise AdviceError("closure: the loss depends on no trainable parameter; compute it from the model's output")
+    if not bool(torch.isfinite(loss)):
+        raise AdviceError(f"closure: the loss of the first batch is {loss.item()}; give a model and data it can train")
+    with explained("closure: the backward of the first batch"):
+        loss.backward()
+    if all(parameter.grad is None for parameter in subject.parameters()):
+        raise AdviceError("optimizer: no gradient reaches its parameters; build it from the parameters of this model")
+    with explained("optimizer: its step"):
+        subject.optimizer.step()
+        subject.optimizer.zero_grad(set_to_none=True)
+    check_parts(subject)
+
+
+def check_parts(subject: Subject) -> None:
+    """Refuse a model that builds or replaces parts of itself while it trains: the optimizer does not know them.
+
+    Raises:
+        AdviceError: When the model consists of other parts than before the first batch.
+    """
+    if changed := sorted(subject.parts ^ parts_of(subject.model)):
+        raise AdviceError(
+            f"model: a batch changed what it consists of ({changed[0][0]!r}); build all its modules and parameters in "
+            "__init__"
+        )
+
+
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Inside, an error of the user's code becomes one line that says what fails, where and why."""
+    try:
+        yield
+    except AdviceError:
+        raise
+    except Exception as error:
+        raise AdviceError(f"{what} fails: {one_line(error)}; correct it there") from error
