@@ -9,7 +9,7 @@ from adagp.accelerator.rtl.descriptor import Mode
 from adagp.accelerator.rtl.dram import Allocator
 from adagp.accelerator.rtl.finishing import Finish
 from adagp.accelerator.rtl.golden_batch import integer_sums
-from adagp.accelerator.rtl.pipeline import Pipeline
+from adagp.accelerator.rtl.program_builder import ProgramBuilder
 from adagp.accelerator.rtl.sliding import Sliding
 from adagp.accelerator.rtl.tensors import Filters, Images
 
@@ -34,10 +34,10 @@ class PassCase:
         self.dram = np.zeros(space.words, dtype=np.int64)
         for place, each in zip((x, w, g), stored, strict=True):
             self.dram[place : place + each.size] = each.ravel()
-        self.line, self._out = Pipeline(core), slice(out, out + kept.size)
+        self.builder, self._out = ProgramBuilder(core), slice(out, out + kept.size)
         for group in range(layer.groups):
             self._emit(layer, which, samples, group, x, w, g, out)
-        self.line.barrier()
+        self.builder.barrier()
         sums = integer_sums(layer, which, images, weight, grads)
         sums = golden.wrapped(sums.astype(object), core.sum_width)
         match which:
@@ -79,11 +79,11 @@ class PassCase:
             case Pass.WEIGHT_GRAD:
                 finish = Finish(filters(out), self._shift, Mode.UPDATE, filters(w))
                 work = Correlating(samples, part, images, grads, [finish])
-        work.emit(self.line)
+        work.emit(self.builder)
 
     @property
     def programs(self):
-        return {"main": self.line.program.descriptors}
+        return {"main": self.builder.program.descriptors}
 
     @property
     def result(self):

@@ -68,6 +68,13 @@ FAULTS = {
         "queue.r_en.eq(starts)",
         "queue.r_en.eq(1)",
     ),
+    "a dispatcher that takes what a full queue cannot hold": (
+        "dispatcher: order, nothing lost",
+        dispatcher,
+        "Dispatcher",
+        "& ~barrier & queue.w_rdy)",
+        "& ~barrier)",
+    ),
     "a controller that misses the last fold": (
         "controller: a product ends",
         controller,

@@ -61,7 +61,7 @@ def check(case, bench):
     """The RTL computes what it should, moves the words and takes the cycles of the formulas."""
     found = bench.run(case.programs, case.dram)["main"]
     np.testing.assert_array_equal(case.result, case.expected)
-    expected = program_cycles({"main": case.line.program}, bench.cores, bench.timing)["main"]
+    expected = program_cycles({"main": case.builder.program}, bench.cores, bench.timing)["main"]
     assert (found.read_words, found.written_words) == (expected.read_words, expected.written_words)
     assert found.cycles == expected.cycles
 
@@ -71,7 +71,7 @@ def case_of(core, layer, which, samples, seed, most_cycles=900):
         case = PassCase(layer, which, samples, core, seed)
     except ValueError:  # these buffers are tiny; another test sees that nothing else is refused
         assume(False)
-    found = program_cycles({"main": case.line.program}, {"main": core}, Timing())["main"]
+    found = program_cycles({"main": case.builder.program}, {"main": core}, Timing())["main"]
     assume(found.cycles < most_cycles)
     return case
 
@@ -96,7 +96,7 @@ def test_no_word_is_lost_when_every_channel_makes_the_core_wait(core, layer, whi
     bench.timing, bench.stalls, bench.seed = Timing(2, 3), 0.5, seed
     found = bench.run(case.programs, case.dram)["main"]
     np.testing.assert_array_equal(case.result, case.expected)
-    expected = program_cycles({"main": case.line.program}, bench.cores, bench.timing)["main"]
+    expected = program_cycles({"main": case.builder.program}, bench.cores, bench.timing)["main"]
     assert found.cycles >= expected.cycles
     assert (found.read_words, found.written_words) == (expected.read_words, expected.written_words)
 
@@ -158,19 +158,19 @@ def test_no_tile_leaves_its_buffers(core, layer, which, samples):
     except ValueError:
         assume(False)
     half = {"INPUTS": core.input_depth, "WEIGHTS": core.weight_depth, "OLD": core.old_depth}
-    for index, each in enumerate(case.line.program.descriptors):
+    for index, each in enumerate(case.builder.program.descriptors):
         name = type(each).__name__
         if name == "Load":
-            beats = np.prod([loop.count for loop in case.line.program.loops[index]])
+            beats = np.prod([loop.count for loop in case.builder.program.loops[index]])
             words = beats * (each.words if each.column else 1)
             size = half[each.memory.name] // 2
             assert each.to // size == (each.to + words - 1) // size
         if name == "Product":
-            counts = [loop.count for loop in case.line.program.loops[index]]
+            counts = [loop.count for loop in case.builder.program.loops[index]]
             assert (np.prod(counts[:3]), np.prod(counts[3:])) == (each.count, each.k_folds)
             assert each.count * each.n_folds <= core.output_depth
         if name == "Drain":
-            assert each.count == np.prod([loop.count for loop in case.line.program.loops[index]])
+            assert each.count == np.prod([loop.count for loop in case.builder.program.loops[index]])
 
 
 def test_a_layer_that_no_tile_fits_is_refused_with_the_buffers():

@@ -12,8 +12,8 @@ from adagp.accelerator.designs import Design
 from adagp.accelerator.rtl.geometry import CoreGeometry
 from adagp.accelerator.rtl.memory_map import MemoryMap
 from adagp.accelerator.rtl.passes import LayerPasses, PredictorPasses
-from adagp.accelerator.rtl.pipeline import Pipeline
 from adagp.accelerator.rtl.program import Program
+from adagp.accelerator.rtl.program_builder import ProgramBuilder
 from adagp.accelerator.rtl.top import MAIN, PREDICTOR
 from adagp.schedules import Phase
 
@@ -39,48 +39,48 @@ class BatchPrograms:
         """
         if self._design is Design.BASELINE and phase is Phase.GP:
             raise ValueError("phase=gp: the baseline has no predictor; choose another design, or phase bp")
-        lines = self._lines()
-        for line in lines.values():
-            PredictorPasses(self._memory, line).load()
-            line.barrier()
+        builders = self._builders()
+        for builder in builders.values():
+            PredictorPasses(self._memory, builder).load()
+            builder.barrier()
         stages: list[Stage] = []
         if "forward" in parts:
-            stages += self._forward(lines, phase)
+            stages += self._forward(builders, phase)
         if "backward" in parts and phase is not Phase.GP:
-            stages += self._backward(lines)
+            stages += self._backward(builders)
         for stage in stages:
-            for unit, line in lines.items():
-                if len(lines) > 1:
-                    line.barrier(join=True)
+            for unit, builder in builders.items():
+                if len(builders) > 1:
+                    builder.barrier(join=True)
                 for work in stage.get(unit, []):
                     work()
-                    line.barrier()
-        return self._ended(lines)
+                    builder.barrier()
+        return self._ended(builders)
 
-    def _lines(self) -> dict[str, Pipeline]:
-        return {unit: Pipeline(core) for unit, core in self._cores.items()}
+    def _builders(self) -> dict[str, ProgramBuilder]:
+        return {unit: ProgramBuilder(core) for unit, core in self._cores.items()}
 
-    def _ended(self, lines: Mapping[str, Pipeline]) -> dict[str, Program]:
-        for line in lines.values():
-            line.barrier(join=len(lines) > 1)
-        return {unit: line.program for unit, line in lines.items()}
+    def _ended(self, builders: Mapping[str, ProgramBuilder]) -> dict[str, Program]:
+        for builder in builders.values():
+            builder.barrier(join=len(builders) > 1)
+        return {unit: builder.program for unit, builder in builders.items()}
 
-    def _forward(self, lines: Mapping[str, Pipeline], phase: Phase) -> list[Stage]:
-        layers, count = LayerPasses(self._memory, lines[MAIN]), range(len(self._memory.layers))
+    def _forward(self, builders: Mapping[str, ProgramBuilder], phase: Phase) -> list[Stage]:
+        layers, count = LayerPasses(self._memory, builders[MAIN]), range(len(self._memory.layers))
         forward = [partial(layers.forward, index) for index in count]
         if self._design is Design.BASELINE:
             return [{MAIN: [work]} for work in forward]
-        predictor = PredictorPasses(self._memory, lines.get(PREDICTOR, lines[MAIN]))
+        predictor = PredictorPasses(self._memory, builders.get(PREDICTOR, builders[MAIN]))
         updates = phase is Phase.GP
         return self._paired(forward, [partial(predictor.predict, index, updates=updates) for index in count])
 
-    def _backward(self, lines: Mapping[str, Pipeline]) -> list[Stage]:
-        layers, learns = LayerPasses(self._memory, lines[MAIN]), self._design is not Design.BASELINE
+    def _backward(self, builders: Mapping[str, ProgramBuilder]) -> list[Stage]:
+        layers, learns = LayerPasses(self._memory, builders[MAIN]), self._design is not Design.BASELINE
         count = list(reversed(range(len(self._memory.layers))))
         backward = [partial(layers.backward, index, learns=learns) for index in count]
         if not learns:
             return [{MAIN: [work]} for work in backward]
-        predictor = PredictorPasses(self._memory, lines.get(PREDICTOR, lines[MAIN]))
+        predictor = PredictorPasses(self._memory, builders.get(PREDICTOR, builders[MAIN]))
         return self._paired(backward, [partial(predictor.learn, index) for index in count])
 
     def _paired(self, layers: Sequence[Callable[[], None]], predictor: Sequence[Callable[[], None]]) -> list[Stage]:

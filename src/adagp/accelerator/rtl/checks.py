@@ -25,7 +25,7 @@ from adagp.accelerator.rtl.golden import Integers
 from adagp.accelerator.rtl.golden_batch import pass_sums
 from adagp.accelerator.rtl.integer_network import IntegerNetwork, Shifts
 from adagp.accelerator.rtl.memory_map import MemoryMap
-from adagp.accelerator.rtl.pipeline import Pipeline
+from adagp.accelerator.rtl.program_builder import ProgramBuilder
 from adagp.accelerator.rtl.sliding import Sliding
 from adagp.accelerator.rtl.tensors import Convolution, Filters, Images
 from adagp.accelerator.rtl.testbench import Bench
@@ -132,7 +132,7 @@ def _run_pass(
         Images.dense(places["grads"], layer.c_out, layer.out),
     )
     filters = Filters.dense(places["weight"], layer.c_in, layer.c_out)
-    line = Pipeline(bench.cores[MAIN])
+    builder = ProgramBuilder(bench.cores[MAIN])
     work: Sliding | Correlating
     match which:
         case Pass.FORWARD:
@@ -167,10 +167,10 @@ def _run_pass(
         case Pass.WEIGHT_GRAD:
             finish = Finish(Filters.dense(out, layer.c_in, layer.c_out), shift)
             work = Correlating(samples, layer, images, grads, [finish])
-    work.emit(line)
-    line.barrier()
-    cycles = bench.run({MAIN: line.program.descriptors}, dram)[MAIN].cycles
-    model_cycles = program_cycles({MAIN: line.program}, bench.cores, bench.timing)[MAIN].cycles
+    work.emit(builder)
+    builder.barrier()
+    cycles = bench.run({MAIN: builder.program.descriptors}, dram)[MAIN].cycles
+    model_cycles = program_cycles({MAIN: builder.program}, bench.cores, bench.timing)[MAIN].cycles
     shape = stored[result].shape
     back = np.argsort(_ORDER[result])
     return dram[out : out + stored[result].size].reshape(shape).transpose(back), cycles, model_cycles

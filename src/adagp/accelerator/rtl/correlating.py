@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from adagp.accelerator.rtl.correlating_program import CorrelatingProgram
 from adagp.accelerator.rtl.finishing import Finish
-from adagp.accelerator.rtl.pipeline import Pipeline
+from adagp.accelerator.rtl.program_builder import ProgramBuilder
 from adagp.accelerator.rtl.tensors import Convolution, Images
 
 
@@ -27,6 +27,6 @@ class Correlating:
     g: Images
     finishes: Sequence[Finish]
 
-    def emit(self, line: Pipeline) -> None:
+    def emit(self, builder: ProgramBuilder) -> None:
         """Add the product to a core's program."""
-        CorrelatingProgram(self, line).emit()
+        CorrelatingProgram(self, builder).emit()

@@ -7,8 +7,8 @@ from adagp.accelerator.rtl.correlating_tiles import CorrelatingTiles
 from adagp.accelerator.rtl.descriptor import Load, Memory, Product
 from adagp.accelerator.rtl.finishing import Columns, drain_tile
 from adagp.accelerator.rtl.geometry import folds
-from adagp.accelerator.rtl.pipeline import Held, Pipeline
 from adagp.accelerator.rtl.program import Loop
+from adagp.accelerator.rtl.program_builder import Held, ProgramBuilder
 from adagp.accelerator.rtl.tensors import Filters
 from adagp.accelerator.rtl.tiling import ranges, wrapped
 
@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 class CorrelatingProgram:
     """Keeps the loader one tile ahead of the array, and the array one tile ahead of the drainer."""
 
-    def __init__(self, work: "Correlating", line: Pipeline) -> None:
+    def __init__(self, work: "Correlating", builder: ProgramBuilder) -> None:
         """A product to be added to a core's program."""
-        self.work, self.line, self.core, self.tiles = work, line, line.core, CorrelatingTiles(work, line.core)
+        self.work, self.builder, self.core, self.tiles = (
+            work,
+            builder,
+            builder.core,
+            CorrelatingTiles(work, builder.core),
+        )
 
     def emit(self) -> None:
         """Load, compute and drain tile after tile, each step behind the one before it."""
@@ -29,13 +34,13 @@ class CorrelatingProgram:
         layer = self.work.layer
         held: dict[Memory, Held] = {}
         sums = list(pairs(ranges(self.work.samples, self.tiles.slots), ranges(self.tiles.strip_rows, self.tiles.rows)))
-        program = self.line.program
+        program = self.builder.program
         for row in range(self.core.rows):
             program.offset(row, 0)
         for (c0, channels), (n0, n_count) in pairs(
             ranges(layer.c_in, self.tiles.channels), ranges(self.tiles.n_folds, self.tiles.n_tile)
         ):
-            half, free = self.line.next_output()
+            half, free = self.builder.next_output()
             m = layer.taps * channels
             for number, ((s0, samples), (y0, rows)) in enumerate(sums):
                 inputs = self._hold(held, Memory.INPUTS, (c0, s0, y0), (c0, channels, s0, samples, y0, rows))
@@ -64,8 +69,8 @@ class CorrelatingProgram:
                     half=half,
                 )
                 last = program.work(product, loops, [*free, inputs.loaded, grads.loaded])
-                self.line.read_by(Memory.INPUTS, inputs.half, last)
-                self.line.read_by(Memory.WEIGHTS, grads.half, last)
+                self.builder.read_by(Memory.INPUTS, inputs.half, last)
+                self.builder.read_by(Memory.WEIGHTS, grads.half, last)
 
             def drain(tile: tuple[int, ...] = (c0, channels, n0, n_count), half: int = half, last: int = last) -> None:
                 self._drain(tile, half, last)
@@ -78,7 +83,7 @@ class CorrelatingProgram:
         """What a product reads: what is there already, or else a new load."""
         if memory in held and held[memory].key == key:
             return held[memory]
-        half, base, readers = self.line.next_half(memory)
+        half, base, readers = self.builder.next_half(memory)
         load = self._load_inputs if memory is Memory.INPUTS else self._load_grads
         held[memory] = Held(key, half, base, load(tile, base, readers))
         return held[memory]
@@ -105,7 +110,7 @@ class CorrelatingProgram:
                 column=True,
                 banks=1 << sample * self.tiles.strips + strip,
             )
-            index = self.line.program.work(load, loops, after)
+            index = self.builder.program.work(load, loops, after)
         return index
 
     def _load_grads(self, tile: tuple[int, ...], base: int, after: list[int]) -> int:
@@ -127,7 +132,7 @@ class CorrelatingProgram:
                 load = Load(
                     Memory.WEIGHTS, g.at(s0, y, 0, first), to + (y - y0) * layer.out[1] * core.rows, words, words
                 )
-                index = self.line.program.work(load, loops, after)
+                index = self.builder.program.work(load, loops, after)
         return index
 
     def _alike(self, y0: int, rows: int) -> list[tuple[int, int, int]]:
@@ -153,7 +158,7 @@ class CorrelatingProgram:
                 Loop(layer.kernel[0], layer.kernel[1] * out.tap),
             )
             index = drain_tile(
-                self.line,
+                self.builder,
                 finish,
                 out.base + c0 * out.k,
                 loops,
@@ -164,4 +169,4 @@ class CorrelatingProgram:
                 last,
                 old_start=old.base + c0 * old.k if isinstance(old, Filters) else 0,
             )
-        self.line.drained_by(half, index)
+        self.builder.drained_by(half, index)

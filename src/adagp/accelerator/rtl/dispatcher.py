@@ -21,8 +21,9 @@ class Dispatcher(Component):
     A descriptor that waits for a token comes after the one that gives it, so the queues cannot block each other.
     """
 
-    def __init__(self) -> None:
-        """The same for every core."""
+    def __init__(self, queue: int = QUEUE) -> None:
+        """The same for every core; only proofs have shorter queues."""
+        self._queue = queue
         self.module_name = "dispatcher"
         super().__init__(
             {
@@ -50,7 +51,7 @@ class Dispatcher(Component):
         )
         for unit in Unit:
             m.submodules[f"queue_{unit.name.lower()}"] = queue = queues[unit] = SyncFIFO(
-                width=DESCRIPTOR_BITS, depth=QUEUE
+                width=DESCRIPTOR_BITS, depth=self._queue
             )
             chosen = ~barrier & (new.unit == unit)
             m.d.comb += [queue.w_data.eq(self.descriptors.payload), queue.w_en.eq(self.descriptors.valid & chosen)]

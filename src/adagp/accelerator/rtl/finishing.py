@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from adagp.accelerator.rtl.descriptor import Drain, Load, Memory, Mode
-from adagp.accelerator.rtl.pipeline import Pipeline
 from adagp.accelerator.rtl.program import ONCE, Loop
+from adagp.accelerator.rtl.program_builder import ProgramBuilder
 from adagp.accelerator.rtl.tensors import Filters, Images
 
 
@@ -74,7 +74,7 @@ class Columns:
 
 
 def drain_tile(
-    line: Pipeline,
+    builder: ProgramBuilder,
     finish: Finish,
     start: int,
     loops: tuple[Loop, ...],
@@ -107,16 +107,16 @@ def drain_tile(
                 output_base=fold * m,
                 in_place=True,
             )
-            index = line.program.work(drain, loops, after)
+            index = builder.program.work(drain, loops, after)
         return index
     old_base = 0
     if finish.old is not None:
-        old_half, old_base, readers = line.next_half(Memory.OLD)
+        old_half, old_base, readers = builder.next_half(Memory.OLD)
         for fold in folds_:
             width = columns.width(fold)
             address = old_start + (columns.first + fold) * columns.wide
             load = Load(Memory.OLD, address, old_base + fold * m, width, width)
-            loaded = line.program.work(load, olds, readers)
+            loaded = builder.program.work(load, olds, readers)
         after.append(loaded)
     drain = Drain(
         start + columns.first * columns.wide,
@@ -131,7 +131,7 @@ def drain_tile(
         pools=finish.pool is not None,
     )
     whole = (*loops, *(ONCE for _ in range(5 - len(loops))))
-    index = line.program.work(drain, (*whole, Loop(columns.count, columns.wide, pool_stride=pool_stride)), after)
+    index = builder.program.work(drain, (*whole, Loop(columns.count, columns.wide, pool_stride=pool_stride)), after)
     if finish.old is not None:
-        line.read_by(Memory.OLD, old_half, index)
+        builder.read_by(Memory.OLD, old_half, index)
     return index

@@ -10,8 +10,8 @@ from adagp.accelerator.rtl.descriptor import Drain, Load, Memory, Mode
 from adagp.accelerator.rtl.finishing import Finish, Pool, Resident
 from adagp.accelerator.rtl.geometry import folds
 from adagp.accelerator.rtl.memory_map import MemoryMap
-from adagp.accelerator.rtl.pipeline import Pipeline
 from adagp.accelerator.rtl.program import Loop
+from adagp.accelerator.rtl.program_builder import ProgramBuilder
 from adagp.accelerator.rtl.sliding import Sliding
 from adagp.accelerator.rtl.tensors import Convolution, Filters, Images
 
@@ -21,7 +21,7 @@ class LayerPasses:
     """The passes of the layers themselves, on one core."""
 
     memory: MemoryMap
-    line: Pipeline
+    builder: ProgramBuilder
 
     def forward(self, index: int) -> None:
         """Outputs, with ReLU except after the last layer, and pooled for the predictor if the core can pool."""
@@ -30,7 +30,7 @@ class LayerPasses:
         mode = Mode.PLAIN if index == len(network.layers) - 1 else Mode.RELU
         for group in range(layer.groups):
             c_in, c_out = group * layer.group.c_in, group * layer.group.c_out
-            pool = self._pool(index, c_out) if self.line.core.pool_depth else None
+            pool = self._pool(index, c_out) if self.builder.core.pool_depth else None
             finish = Finish(memory.outputs(index).channel(c_out), shifts.forward, mode, pool=pool)
             Sliding(
                 memory.samples,
@@ -45,7 +45,7 @@ class LayerPasses:
                 layer.stride,
                 layer.padding,
                 layer.dilation,
-            ).emit(self.line)
+            ).emit(self.builder)
 
     def backward(self, index: int, *, learns: bool) -> None:
         """The input gradient, except for the first layer, then the weight gradient and the update.
@@ -54,7 +54,7 @@ class LayerPasses:
         """
         if index or self.memory.network.first_input_grad:
             self.input_grad(index)
-            self.line.barrier()
+            self.builder.barrier()
         self.weight_grad(index, learns=learns)
 
     def _pool(self, index: int, c_out: int) -> Pool:
@@ -93,7 +93,7 @@ class LayerPasses:
                 (before[0], before[1]),
                 layer.dilation,
                 layer.stride,
-            ).emit(self.line)
+            ).emit(self.builder)
 
     def weight_grad(self, index: int, *, learns: bool) -> None:
         """The weight gradient and the update; if the predictor learns, its error too."""
@@ -108,7 +108,7 @@ class LayerPasses:
                 finishes.append(Finish(error, shifts.error, Mode.UPDATE, predicted))
             inputs = memory.inputs(index).channel(group * layer.group.c_in)
             grads = memory.grads(index).channel(group * layer.group.c_out)
-            Correlating(memory.samples, layer.group, inputs, grads, finishes).emit(self.line)
+            Correlating(memory.samples, layer.group, inputs, grads, finishes).emit(self.builder)
 
 
 @dataclass(frozen=True)
@@ -119,15 +119,15 @@ class PredictorPasses:
     """
 
     memory: MemoryMap
-    line: Pipeline
+    builder: ProgramBuilder
 
     @property
     def _resident(self) -> Resident | None:
-        return Resident(0, self.memory.network.last.shape[1]) if self.line.core.predictor_depth else None
+        return Resident(0, self.memory.network.last.shape[1]) if self.builder.core.predictor_depth else None
 
     def load(self) -> None:
         """Load what stays, and clear the pooling memory; needed once, before the first batch."""
-        core, memory = self.line.core, self.memory
+        core, memory = self.builder.core, self.memory
         inputs, rows = memory.network.last.shape
         if self._resident:
             banks = core.predictor_banks
@@ -139,10 +139,10 @@ class PredictorPasses:
             for fold in range(folds(inputs, banks)):
                 words = min(banks, inputs - fold * banks)
                 load = Load(Memory.PREDICTOR, memory.last + fold * banks, fold * rows, words, words)
-                self.line.program.work(load, (Loop(rows, inputs),))
+                self.builder.program.work(load, (Loop(rows, inputs),))
         if core.pool_depth:
             drain = Drain(0, core.pool_depth, words=0, tail=0, from_pool=True, clears=True)  # DRAM is left alone
-            self.line.program.work(drain, (Loop(core.pool_depth),))
+            self.builder.program.work(drain, (Loop(core.pool_depth),))
 
     def predict(self, index: int, *, updates: bool) -> None:
         """Predict a layer's rows from pooled outputs, and subtract them from the weights or keep them to learn from."""
@@ -159,8 +159,8 @@ class PredictorPasses:
             self._pooled(index),
             Filters(self.memory.convolution, 1, 1, 1),
             [Finish(hidden, shifts.hidden, Mode.RELU)],
-        ).emit(self.line)
-        self.line.barrier()
+        ).emit(self.builder)
+        self.builder.barrier()
         weights, predicted = (Images(base, filters, 0, 0) for base in (place.weights, place.predicted))
         finish = (
             Finish(weights, shifts.predicted_update, Mode.UPDATE, weights)
@@ -177,7 +177,7 @@ class PredictorPasses:
             self._resident or self._last,
             Filters(place.hidden, 0, filters, 1),
             [finish],
-        ).emit(self.line)
+        ).emit(self.builder)
 
     def learn(self, index: int) -> None:
         """One step of gradient descent on the squared error of a layer's predicted rows."""
@@ -186,8 +186,8 @@ class PredictorPasses:
         error = Images(place.error, filters, 0, 0)
         hidden, hidden_grad = (Filters(base, 0, filters, 1) for base in (place.hidden, place.hidden_grad))
         finish = Finish(hidden_grad, shifts.hidden_grad, Mode.MASK, hidden)
-        Correlating(layer.row, Convolution(inputs, filters), self._last, error, [finish]).emit(self.line)
-        self.line.barrier()
+        Correlating(layer.row, Convolution(inputs, filters), self._last, error, [finish]).emit(self.builder)
+        self.builder.barrier()
         last = Finish(self._last, shifts.learn, Mode.UPDATE, self._last, self._resident)
         Sliding(
             layer.row,
@@ -200,7 +200,7 @@ class PredictorPasses:
             Filters(place.hidden, 0, 1, filters),
             [last],
             narrow=self._resident is not None,
-        ).emit(self.line)
+        ).emit(self.builder)
         grid = network.grid
         convolution = Filters(self.memory.convolution, 1, 1, 1)
         Correlating(
@@ -209,7 +209,7 @@ class PredictorPasses:
             self._pooled(index),
             Images(place.hidden_grad, 1, grid * filters, filters),
             [Finish(convolution, shifts.learn, Mode.UPDATE, convolution)],
-        ).emit(self.line)
+        ).emit(self.builder)
 
     @property
     def _last(self) -> Images:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from adagp.accelerator.rtl.finishing import Finish, Resident
-from adagp.accelerator.rtl.pipeline import Pipeline
+from adagp.accelerator.rtl.program_builder import ProgramBuilder
 from adagp.accelerator.rtl.sliding_program import SlidingProgram
 from adagp.accelerator.rtl.tensors import Filters, Images
 
@@ -45,6 +45,6 @@ class Sliding:
     apart: tuple[int, int] = (1, 1)
     narrow: bool = False
 
-    def emit(self, line: Pipeline) -> None:
+    def emit(self, builder: ProgramBuilder) -> None:
         """Add the product to a core's program."""
-        SlidingProgram(self, line).emit()
+        SlidingProgram(self, builder).emit()

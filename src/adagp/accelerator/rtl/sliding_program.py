@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from adagp.accelerator.rtl.descriptor import Drain, Load, Memory, Product
 from adagp.accelerator.rtl.finishing import Columns, Pool, Resident, drain_tile
 from adagp.accelerator.rtl.geometry import folds
-from adagp.accelerator.rtl.pipeline import Held, Pipeline
 from adagp.accelerator.rtl.program import ONCE, Loop
+from adagp.accelerator.rtl.program_builder import Held, ProgramBuilder
 from adagp.accelerator.rtl.sliding_tiles import SlidingTiles
 from adagp.accelerator.rtl.tensors import Images
 from adagp.accelerator.rtl.tiling import ranges, wrapped
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class SlidingProgram:
     """Keeps the loader one tile ahead of the array, and the array one tile ahead of the drainer."""
 
-    def __init__(self, work: "Sliding", line: Pipeline) -> None:
+    def __init__(self, work: "Sliding", builder: ProgramBuilder) -> None:
         """A product to be added to a core's program."""
-        self.work, self.line, self.core, self.tiles = work, line, line.core, SlidingTiles(work, line.core)
+        self.work, self.builder, self.core, self.tiles = work, builder, builder.core, SlidingTiles(work, builder.core)
 
     def emit(self) -> None:
         """Load, compute and drain tile after tile, each step behind the one before it."""
@@ -31,7 +31,7 @@ class SlidingProgram:
         for tile in self.tiles:
             n0, _, s0, samples, y0, rows = tile
             work = self.work
-            half, free = self.line.next_output()
+            half, free = self.builder.next_output()
             m = samples * rows * work.out[1]
             for number, (b0, blocks) in enumerate(ranges(self.tiles.blocks, self.tiles.k_blocks)):
                 after = list(free)
@@ -46,8 +46,8 @@ class SlidingProgram:
                     waiting = None
                 last = self._multiply(tile, half, m, b0, blocks, inputs, weights, after)
                 if inputs is not None:
-                    self.line.read_by(Memory.INPUTS, inputs.half, last)
-                self.line.read_by(Memory.WEIGHTS, weights.half, last)
+                    self.builder.read_by(Memory.INPUTS, inputs.half, last)
+                self.builder.read_by(Memory.WEIGHTS, weights.half, last)
 
             def drain(tile: tuple[int, ...] = tile, half: int = half, last: int = last) -> None:
                 self._drain(tile, half, last)
@@ -68,7 +68,7 @@ class SlidingProgram:
         """What a product reads: what is there already, or else a new load."""
         if memory in held and held[memory].key == key:
             return held[memory]
-        half, base, readers = self.line.next_half(memory)
+        half, base, readers = self.builder.next_half(memory)
         load = self._load_inputs if memory is Memory.INPUTS else self._load_weights
         held[memory] = Held(key, half, base, load(tile, base, b0, blocks, readers))
         return held[memory]
@@ -86,12 +86,12 @@ class SlidingProgram:
             for channel in range(work.k):
                 banks = sum(1 << channel + tap * work.k for tap in range(self.tiles.per_fold))
                 load = Load(Memory.INPUTS, wrapped(start + channel), base, 1, 1, column=True, banks=banks)
-                index = self.line.program.work(load, (ONCE, *outside), after)
+                index = self.builder.program.work(load, (ONCE, *outside), after)
             return index
         words = min(core.rows, work.k)
         tail = min(words, work.k - (b0 + blocks - 1) * core.rows)
         load = Load(Memory.INPUTS, wrapped(start + b0 * core.rows), base, words, tail)
-        return self.line.program.work(load, (Loop(blocks, core.rows), *outside), after)
+        return self.builder.program.work(load, (Loop(blocks, core.rows), *outside), after)
 
     def _load_weights(self, tile: tuple[int, ...], base: int, b0: int, blocks: int, after: list[int]) -> int:
         n0, n_count, *_ = tile
@@ -115,7 +115,7 @@ class SlidingProgram:
                             Memory.WEIGHTS, at, there, serial.count, serial.inside, column=True, banks=1 << column
                         )
                         first_loop = ONCE
-                    index = self.line.program.work(load, (first_loop, *loops), after)
+                    index = self.builder.program.work(load, (first_loop, *loops), after)
         return index
 
     def _segments(self, b0: int, blocks: int) -> Iterator[tuple[int, int, tuple[Loop, ...], Loop]]:
@@ -158,7 +158,7 @@ class SlidingProgram:
     ) -> int:
         """The products of one tile and some channels; with packed taps one for each fold."""
         _, n_count, _, samples, y0, rows = tile
-        work, program = self.work, self.line.program
+        work, program = self.work, self.builder.program
         if isinstance(work.x, Resident):
             program_loops = (ONCE, ONCE, Loop(samples, 1), ONCE, ONCE, Loop(blocks, work.x.rows))
             self._offsets([0] * self.core.rows)
@@ -210,7 +210,7 @@ class SlidingProgram:
 
     def _offsets(self, offsets: Sequence[int]) -> None:
         for row, offset in enumerate(offsets):
-            self.line.program.offset(row, offset)
+            self.builder.program.offset(row, offset)
 
     def _drain(self, tile: tuple[int, ...], half: int, last: int) -> None:
         n0, n_count, s0, samples, y0, rows = tile
@@ -232,7 +232,7 @@ class SlidingProgram:
             )
             olds = (Loop(work.out[1], finish.out.pixel), Loop(rows, finish.out.row), Loop(samples, finish.out.sample))
             index = drain_tile(
-                self.line,
+                self.builder,
                 finish,
                 start,
                 loops,
@@ -248,7 +248,7 @@ class SlidingProgram:
             )
             if pool and s0 + samples == work.samples and y0 + rows == work.out[0]:
                 index = self._drain_pool(pool, Columns(n0, n_count, work.n, self.tiles.wide))
-        self.line.drained_by(half, index)
+        self.builder.drained_by(half, index)
 
     def _drain_pool(self, pool: Pool, columns: Columns) -> int:
         """Write the pooled sums of a tile's columns, as often as they are repeated; the last time clears them."""
@@ -265,5 +265,5 @@ class SlidingProgram:
                 clears=place == len(places) - 1,
             )
             loops = (Loop(across, pool.repeat[1] * pool.out.pixel), Loop(down, pool.repeat[0] * pool.out.row))
-            index = self.line.program.work(drain, (*loops, ONCE, ONCE, ONCE, Loop(columns.count, columns.wide)), ())
+            index = self.builder.program.work(drain, (*loops, ONCE, ONCE, ONCE, Loop(columns.count, columns.wide)), ())
         return index

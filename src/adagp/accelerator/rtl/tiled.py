@@ -20,7 +20,7 @@ from adagp.accelerator.rtl.integer_network import IntegerNetwork
 from adagp.accelerator.rtl.layer_shapes import convolution
 from adagp.accelerator.rtl.memory_map import MemoryMap
 from adagp.accelerator.rtl.passes import LayerPasses, PredictorPasses
-from adagp.accelerator.rtl.pipeline import Pipeline
+from adagp.accelerator.rtl.program_builder import ProgramBuilder
 from adagp.accelerator.rtl.tensors import Convolution
 from adagp.accelerator.rtl.top import MAIN, PREDICTOR, geometries
 from adagp.accelerator.tiled_costs import TiledCosts
@@ -100,29 +100,29 @@ def _layer_cycles(
     layer: Convolution, samples: int, grid: int, learns: bool, core: CoreGeometry, timing: Timing
 ) -> Cycles:
     """Cycles of the forward, the input gradient and the weight gradient."""
-    line = Pipeline(core)
-    passes = LayerPasses(_memory(layer, samples, grid), line)
+    builder = ProgramBuilder(core)
+    passes = LayerPasses(_memory(layer, samples, grid), builder)
     works = (partial(passes.forward, 0), partial(passes.input_grad, 0), partial(passes.weight_grad, 0, learns=learns))
-    return _pass_cycles(line, works, timing)
+    return _pass_cycles(builder, works, timing)
 
 
 @cache
 def _predictor_cycles(filters: int, row: int, grid: int, core: CoreGeometry, timing: Timing) -> Cycles:
     """Cycles of a prediction to learn from, of one that updates the weights, and of learning."""
-    line = Pipeline(core)
-    passes = PredictorPasses(_memory(Convolution(row, filters), 1, grid), line)
+    builder = ProgramBuilder(core)
+    passes = PredictorPasses(_memory(Convolution(row, filters), 1, grid), builder)
     works = (partial(passes.predict, 0, updates=False), partial(passes.predict, 0, updates=True))
-    return _pass_cycles(line, (*works, partial(passes.learn, 0)), timing)
+    return _pass_cycles(builder, (*works, partial(passes.learn, 0)), timing)
 
 
-def _pass_cycles(line: Pipeline, works: Sequence[Callable[[], None]], timing: Timing) -> Cycles:
+def _pass_cycles(builder: ProgramBuilder, works: Sequence[Callable[[], None]], timing: Timing) -> Cycles:
     """Cycles of each pass, from barrier to barrier."""
     ends = []
     for work in works:
         work()
-        line.barrier()
-        ends.append(len(line.program.descriptors) - 1)
-    at = program_cycles({MAIN: line.program}, {MAIN: line.core}, timing)[MAIN].barriers
+        builder.barrier()
+        ends.append(len(builder.program.descriptors) - 1)
+    at = program_cycles({MAIN: builder.program}, {MAIN: builder.core}, timing)[MAIN].barriers
     first, second, third = (at[end] for end in ends)
     return first + 1, second - first, third - second
 

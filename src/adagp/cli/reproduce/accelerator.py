@@ -94,12 +94,12 @@ def _speed_up_command(figure: int) -> Callable[..., None]:
     ) -> None:
         del debug
         check_pictures(picture)
-        setting, sets = training.setting(dataflow), IMAGE_SETS
+        setting = training.setting(dataflow)
         if data_name is not None:
             require_known("data", data_name, IMAGE_SETS)
             if levers:
                 raise InputError("levers: are shown for all data sets; leave out --data or --levers")
-            sets = (data_name,)
+        sets = IMAGE_SETS if data_name is None else (data_name,)
         found = paper.grid(setting, progress_line, sets)
         tables = [paper.speed_up_table(figure, found, setting)]
         if levers:

@@ -25,7 +25,7 @@ class Held:
 
 
 @dataclass
-class Pipeline:
+class ProgramBuilder:
     """A core's program, and which work last used each part of its buffers."""
 
     core: CoreGeometry
