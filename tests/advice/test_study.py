@@ -263,6 +263,7 @@ def test_compile_stands_on_what_pays_and_brings_its_lines(monkeypatch: pytest.Mo
     assert advice.code()[-1] == "model.compile()"
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_compiled_model_is_not_compiled_again(in_place: bool) -> None:
     own = nn.Sequential(nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU()), *(Twice() for _ in range(2)))
