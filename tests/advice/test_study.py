@@ -35,6 +35,17 @@ def pooled(seed: int = 0) -> nn.Sequential:
     )
 
 
+class Twice(nn.Module):
+    """A block that a model repeats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x))  # type: ignore[no-any-return]
+
+
 class SyntheticMachine:
     """A clock on which a batch takes a known time, and channels-last or small images a known part of it."""
 
@@ -252,6 +263,24 @@ def test_compile_stands_on_what_pays_and_brings_its_lines(monkeypatch: pytest.Mo
     assert advice.code()[-1] == "model.compile()"
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_compiled_model_is_not_compiled_again(in_place: bool) -> None:
+    own = nn.Sequential(nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU()), *(Twice() for _ in range(2)))
+    model = own
+    if in_place:
+        own.compile(backend="eager")
+    else:
+        model = torch.compile(own, backend="eager")  # type: ignore[assignment]
+    x, ticks = batches(1)[0][0], count()
+    advice = adagp.advise(
+        model, sgd(own), lambda: model(x).mean(), seconds=0.5, compile=True, clock=lambda: next(ticks) / 500
+    )
+    assert advice.not_measured["torch.compile"] == "the model is compiled already"
+    assert "before torch.compile" in advice.not_measured["activation checkpointing"]
+    assert {option.name for option in advice.exact} >= {"channels-last", "fused optimizer"}
+
+
 def test_the_seconds_it_says_it_needs_are_enough() -> None:
     short = synthetic(0.02, 20)
     reason = next(text for text in short.not_measured.values() if "all of it takes about" in text)
@@ -295,7 +324,10 @@ def test_progress_is_told() -> None:
 
 def test_a_model_without_layers_is_advised_too() -> None:
     model = nn.Sequential(nn.Flatten(), nn.LayerNorm(72), nn.ReLU())
-    advice = adagp.advise(model, sgd(model), lambda: model(batches(1)[0][0]).mean(), seconds=0.2)
+    ticks = count()
+    advice = adagp.advise(
+        model, sgd(model), lambda: model(batches(1)[0][0]).mean(), seconds=0.5, clock=lambda: next(ticks) / 1000
+    )
     assert advice.exact
     assert advice.sources == ()
     assert "no layer that adagp can cover" in advice.not_measured["sources"]

@@ -4,10 +4,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from torch import nn
+
 from adagp.advice.exact import ExactOption
 from adagp.advice.subject import Subject
 
 COMPILE = "torch.compile"
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether the user has compiled a model, or a part of it, by `torch.compile` or in place."""
+    return any(hasattr(part, "_orig_mod") or part._compiled_call_impl is not None for part in model.modules())
 
 
 def compile_option(subject: Subject) -> ExactOption:

@@ -7,7 +7,7 @@ from functools import partial
 
 from adagp.advice.budget import EXACT, TOGETHER, Budget
 from adagp.advice.checkpointing import CHECKPOINTING, checkpoint_options
-from adagp.advice.compiled import COMPILE, compile_option
+from adagp.advice.compiled import COMPILE, compile_option, is_compiled
 from adagp.advice.exact import CHANNELS_LAST, ExactOption, exact_options
 from adagp.advice.messages import SILENT, MessagesFinding, SharedClock, buffer_bytes, gradient_bytes
 from adagp.advice.option import Option
@@ -20,6 +20,7 @@ AS_IS = "as it is"
 NO_TIME = "there is no time left for it"
 COMPILE_SHARE = 0.15
 """Of the time, for the rounds of `torch.compile`."""
+COMPILED_ANEW = "the model would be compiled anew in every turn; measure it before torch.compile"
 OTHER_LAYOUT = "DistributedDataParallel was built around the other layout; measure it in one process"
 
 
@@ -55,7 +56,7 @@ def study_exact(subject: Subject, budget: Budget, batch_seconds: float) -> Exact
         batch_seconds: Of a batch as it is, about.
     """
     study = ExactStudy(batch_seconds)
-    possible = _for_ranks([*exact_options(subject), *checkpoint_options(subject)], budget, study)
+    possible = _for_ranks([*exact_options(subject), *_checkpointing(subject, study)], budget, study)
     study.seconds_for_all = (len(possible) + 1) * LEAST_BATCHES * batch_seconds / EXACT.end
     options = possible[: max(affordable(batch_seconds, budget.left(EXACT)) - 1, 0)]
     study.not_measured |= {option.name: NO_TIME for option in possible[len(options) :]}
@@ -78,6 +79,14 @@ def study_exact(subject: Subject, budget: Budget, batch_seconds: float) -> Exact
             speed_up = rounds.speed_up(name, AS_IS)
             study.together = Option(name, rounds.median(name), speed_up, code=_code_of(study.best))
     return study
+
+
+def _checkpointing(subject: Subject, study: ExactStudy) -> list[ExactOption]:
+    options = checkpoint_options(subject)
+    if not is_compiled(subject.model):
+        return options
+    study.not_measured |= {option.name: COMPILED_ANEW for option in options}
+    return []
 
 
 def _for_ranks(options: list[ExactOption], budget: Budget, study: ExactStudy) -> list[ExactOption]:

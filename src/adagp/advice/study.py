@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from adagp._engine.finite import NonFiniteError
 from adagp.advice.budget import SOURCES, Budget, Progress
 from adagp.advice.checking import check_first_batch, check_parts, explained
-from adagp.advice.compiled import COMPILE
+from adagp.advice.compiled import COMPILE, is_compiled
 from adagp.advice.environments import study_environments
 from adagp.advice.exact_study import NO_TIME, study_compiled, study_exact
 from adagp.advice.kept import unchanged
@@ -94,7 +94,9 @@ def _study(subject: Subject, budget: Budget, compiles: bool, worker: Sequence[st
         exact = study_exact(subject, budget, batch_seconds)
         if subject.device.type == "cpu":
             study_environments(worker, budget, batch_seconds, exact)
-        if compiles:
+        if is_compiled(subject.model):
+            exact.not_measured[COMPILE] = "the model is compiled already"
+        elif compiles:
             study_compiled(subject, budget, exact)
         else:
             exact.not_measured[COMPILE] = COMPILE_ASKED
