@@ -90,11 +90,11 @@ def first_answers() -> Iterator[Case]:
     yield Case("levels", 0.8, ((0.5, 0.4), (0.75, 0.3), (1.0, 0.3)))
     yield Case("learning rate of coarse batches", 0.8, HALF, coarse_lr=0.5)
     yield Case("turns", 0.8, HALF, "turns")
-    yield Case("turns, statistics kept", 0.8, HALF, "turns", statistics=False)
+    yield Case("turns, to the end", 0.8, HALF, "turns", last=0.0)
+    yield Case("turns, to the end, statistics kept", 0.8, HALF, "turns", last=0.0, statistics=False)
     yield Case("reference", 0.4, HALF)
     yield Case("plain", 0.4, PLAIN)
     yield Case("share", 0.8, ((0.5, 0.4), (1.0, 0.6)))
-    yield Case("turns, to the end", 0.8, HALF, "turns", last=0.0)
 
 
 def cases() -> Iterator[Case]:
@@ -103,10 +103,11 @@ def cases() -> Iterator[Case]:
     more = (
         Case("levels", 0.8, ((0.375, 0.3), (0.5, 0.3), (1.0, 0.4))),
         Case("larger batches", 0.8, HALF, growth=4, coarse_lr=2),
-        Case("turns, to the end, statistics kept", 0.8, HALF, "turns", last=0.0, statistics=False),
     )
     for seed in (1, 2):
-        yield from (replace(case, seed=seed) for case in first_answers())
+        # Running statistics do not reach the weights, and full batches at the end replace them: one run shows it.
+        again = (case for case in first_answers() if case.question != "statistics kept")
+        yield from (replace(case, seed=seed) for case in again)
         yield from (replace(case, seed=seed - 1) for case in more)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import benchmarks.coarse as study
-from benchmarks.coarse import BATCH, HALF, TRAIN, WORK, Case, batch_sizes, cases, scales_of, train
+from benchmarks.coarse import BATCH, HALF, TRAIN, WORK, Case, batch_sizes, cases, first_answers, scales_of, train
 
 
 @pytest.mark.parametrize("case", [case for case in cases() if case.order != "growing" and not case.predictor])
@@ -25,6 +25,7 @@ def test_no_question_waits_for_a_third_seed_of_another() -> None:
     assert len(set(found)) == len(found)
     before = found[: [case.seed for case in found].index(2)]
     assert {replace(case, seed=0) for case in before} == {replace(case, seed=0) for case in found}
+    assert [case.seed for case in found[: len(list(first_answers()))]] == [0] * len(list(first_answers()))
 
 
 @pytest.mark.parametrize("learns", ["all", "full"])

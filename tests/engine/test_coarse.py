@@ -138,6 +138,29 @@ def test_micro_batches_and_a_scaler() -> None:
         assert torch.allclose(one.grad, two.grad, atol=1e-7)
 
 
+def test_channels_last_and_autocast() -> None:
+    model, twin = (network().to(memory_format=torch.channels_last) for _ in range(2))  # type: ignore[call-overload]
+    schedule = schedules.progressive(6)
+    gp, own = AdaGP(model, sgd(model), schedule, None), sgd(twin)
+    layouts = set()
+    model[0].register_forward_hook(
+        lambda _, inputs, output: layouts.add(inputs[0].is_contiguous(memory_format=torch.channels_last))
+    )
+    for step, (x, y) in enumerate(data(6)):
+        images = x.contiguous(memory_format=torch.channels_last)
+
+        def loss(scale: float, of: nn.Module = model, images: Tensor = images, y: Tensor = y) -> Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return loss_at(of, images, y, scale)
+
+        gp.step(loss)
+        loss(schedule(step).scale, twin).backward()
+        own.step()
+        own.zero_grad()
+    assert layouts == {True}
+    assert equal_parameters(model, twin)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_one_graph_is_compiled_for_each_size() -> None:
     torch._dynamo.reset()
