@@ -1,8 +1,8 @@
 """Settles how coarse batches are run: `python -m benchmarks.coarse`.
 
 A ResNet-8 on CIFAR-10 (12,800 images, 4,000 for the test), batch 128, SGD with Nesterov momentum 0.9, weight decay
-5e-4, a tenth of warm-up, cosine decay over the whole run. Every case but `growing` costs as many pixels as half size for
-60 % of 8 epochs. `benchmarks/results/coarse.json` holds the finished runs, so that the study continues where it was
+5e-4, a tenth of warm-up, cosine decay over the whole run. Every case but `growing` costs as many pixels as half size
+for 60 % of 8 epochs. `benchmarks/results/coarse.json` holds the finished runs, so that the study continues where it was
 stopped. `--table` prints what is there. Data: the folder named by ADAGP_DATA.
 """
 
@@ -126,9 +126,10 @@ def scales_of(case: Case, sizes: Sequence[int]) -> list[float]:
         last = round((1 - case.last) * len(sizes))
         return [case.levels[0][0] if step < last and step % 2 else 1.0 for step in range(len(sizes))]
     found, done, total = [], 0, sum(sizes)
+    before = [sum(share for _, share in case.levels[:level]) * total for level in range(len(case.levels))]
     for size in sizes:
-        ends = [sum(share for _, share in case.levels[: level + 1]) * total for level in range(len(case.levels))]
-        found.append(next(scale for (scale, _), end in zip(case.levels, ends, strict=True) if done < end - 1e-6 * total))
+        level = sum(done > start - 1e-6 * total for start in before) - 1
+        found.append(case.levels[level][0])
         done += size
     return found
 

@@ -131,7 +131,8 @@ def _refusal(model: nn.Module, name: str, scale: float, smaller: Tensor, error: 
     cause = str(error).strip().partition("\n")[0] or type(error).__name__
     if scale == 1:
         return f"the example does not fit the model at full size, {shape}: {where} fails ({cause})"
-    return f"scale {scale:g}: the model cannot take samples of {shape}; {where} fails ({cause}); {_remedy(module, cause)}"
+    remedy = _remedy(module, cause)
+    return f"scale {scale:g}: the model cannot take samples of {shape}; {where} fails ({cause}); {remedy}"
 
 
 def _remedy(module: nn.Module, cause: str) -> str:

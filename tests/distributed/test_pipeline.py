@@ -113,8 +113,7 @@ def test_two_stages_give_what_one_process_gives() -> None:
 
 def pooled() -> list[nn.Sequential]:
     """Parts that take images of any size."""
-    first, second = parts()
-    return [first, nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(54, 5))]
+    return [parts()[0], nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(54, 5))]
 
 
 def coarse_engine(part: nn.Module) -> AdaGP:
@@ -163,7 +162,8 @@ def test_coarse_batches_in_a_pipeline_are_those_of_one_process() -> None:
         assert stage["scales"] == [0.5] * 5 + [1.0] * 4
         for a, b in zip(stage["state"], part.state_dict().values(), strict=True):
             assert torch.allclose(torch.from_numpy(a), b, atol=1e-5)
-    assert "step 0 has samples of 3x8x8, and its stage was made for 3x4x4: give samples at pipeline.scale" in found[0]["message"]
+    expected = "step 0 has samples of 3x8x8, and its stage was made for 3x4x4: give samples at pipeline.scale"
+    assert expected in found[0]["message"]
 
 
 def refused(rank: int, count: int) -> dict[str, str]:
