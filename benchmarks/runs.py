@@ -18,9 +18,15 @@ class Runs:
 
     def get(self, case: Any) -> dict[str, Any] | None:
         """The run of a case, a dataclass; None where it is missing."""
-        return next((run for run in self._found if run["case"] == asdict(case)), None)
+        wanted = _as_read(case)
+        return next((run for run in self._found if run["case"] == wanted), None)
 
     def add(self, case: Any, run: dict[str, Any]) -> None:
         """Keep a finished run."""
-        self._found.append({"case": asdict(case), **run})
+        self._found.append({"case": _as_read(case), **run})
         write_json(self._path, self._found)
+
+
+def _as_read(case: Any) -> Any:
+    """The case as the file gives it back: JSON has no tuples."""
+    return json.loads(json.dumps(asdict(case)))

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from adagp import coarse, models
+from adagp import AdaGP, coarse, models, schedules
+from tests.nets import sgd
 
 
 @settings(deadline=None, max_examples=60)
@@ -45,17 +46,26 @@ def test_means_of_short_floats_are_rounded_once(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pixels", "scale", "multiple", "found"), [(416, 0.5, 32, 192), (96, 0.5, 32, 64), (7, 0.1, 1, 1)]
+    ("pixels", "scale", "multiple", "found"),
+    [(416, 0.5, 32, 192), (96, 0.5, 32, 64), (7, 0.1, 1, 1), (56, 0.9, 32, 32), (20, 0.5, 32, 20), (40, 1, 32, 40)],
 )
-def test_sizes_are_multiples(pixels: int, scale: float, multiple: int, found: int) -> None:
+def test_sizes_are_multiples_and_never_grow(pixels: int, scale: float, multiple: int, found: int) -> None:
     assert coarse.size(pixels, scale, multiple) == found
     assert coarse.images(torch.zeros(1, 3, pixels, pixels), scale, multiple).shape[-1] == found
+    assert coarse.masks(torch.zeros(1, pixels, pixels), scale, multiple).shape[-1] == found
+
+
+@pytest.mark.parametrize("multiple", [0, -4])
+def test_a_multiple_that_is_none_is_refused(multiple: int) -> None:
+    with pytest.raises(ValueError, match=rf"multiple = {multiple}: must be at least 1"):
+        coarse.images(torch.zeros(1, 3, 8, 8), 0.5, multiple)
 
 
 def test_boxes_and_masks_follow_their_image() -> None:
     corners = torch.tensor([[4.0, 8.0, 12.0, 16.0]])
     assert coarse.boxes(corners, (32, 16), (16, 8)).tolist() == [[2.0, 4.0, 6.0, 8.0]]
     assert coarse.boxes(corners, (32, 16), (8, 8)).tolist() == [[2.0, 2.0, 6.0, 4.0]]
+    assert coarse.boxes(corners.long(), (32, 16), (16, 8)).tolist() == [[2.0, 4.0, 6.0, 8.0]], "whole numbers too"
     labels = torch.arange(16).reshape(1, 4, 4)
     assert coarse.masks(labels, 0.5).tolist() == [[[0, 2], [8, 10]]]
     assert coarse.masks(labels, 1).tolist() == labels.tolist()
@@ -86,33 +96,96 @@ def test_our_networks_take_half_the_size(name: str) -> None:
     assert model.training
 
 
-class Positions(nn.Module):
-    """A model that has an embedding for each position."""
+class Patches(nn.Module):
+    """A ViT with an embedding for each patch of an 8 x 8 image."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding = nn.Parameter(torch.zeros(3, 8, 8))
+        self.patches = nn.Conv2d(3, 4, 2, stride=2)
+        self.embedding = nn.Parameter(torch.zeros(16, 4))
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x + self.embedding).mean((1, 2, 3))
+        return (self.patches(x).flatten(2).transpose(1, 2) + self.embedding).mean((1, 2))
 
 
+class OneSize(Patches):
+    """As timm writes it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.shape[-1] == 8, f"Input height ({x.shape[-1]}) doesn't match model (8)."
+        return super().forward(x)
+
+
+class Skip(nn.Module):
+    """A U-Net of one level: halves the image and doubles it again."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        down = nn.functional.max_pool2d(x, 2)
+        return torch.cat([x, nn.functional.interpolate(down, scale_factor=2)], 1).mean((2, 3))
+
+
+class Viewed(nn.Module):
+    """A classifier behind a view of fixed size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(192, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x.reshape(-1, 192))
+
+
+@pytest.mark.parametrize("inside", ["", "1"])
 @pytest.mark.parametrize(
-    ("model", "message"),
+    ("model", "scale", "message"),
     [
-        (
-            nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(72, 10)),
-            r"scale 0.5: the model cannot take samples of 3x4x4; module '2' \(Linear\) fails .*AdaptiveAvgPool2d",
-        ),
-        (
-            nn.Sequential(nn.Conv2d(3, 2, 5), nn.AdaptiveAvgPool2d(1)),
-            r"module '0' \(Conv2d\) fails .*use a larger scale",
-        ),
-        (Positions(), r"Positions itself fails .*position embedding"),
+        (Patches(), 0.5, r"{where} fails .*position embedding: interpolate it"),
+        (OneSize(), 0.5, r"{where} fails \(Input height \(4\) .*position embedding: interpolate it"),
+        (Skip(), 0.625, r"{where} fails .*use sizes that are multiples of the model's total stride"),
+        (Viewed(), 0.5, r"{where} fails .*put nn.AdaptiveAvgPool2d\(1\) before the classifier"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(192, 10)), 0.5, r"1' \(Linear\) fails .*put nn.AdaptiveAvgPool2d"),
+        (nn.Sequential(nn.Conv2d(3, 2, 5)), 0.5, r"0' \(Conv2d\) fails .*too small: use a larger scale"),
     ],
-    ids=["classifier", "maps", "positions"],
+    ids=["patches", "assertion", "skip", "view", "classifier", "maps"],
 )
-def test_a_model_that_cannot_is_refused_by_name(model: nn.Module, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        coarse.check(model, torch.zeros(2, 3, 8, 8), [0.5, 1.0])
-    assert not any(module._forward_hooks for module in model.modules())
+def test_a_model_that_cannot_is_refused_by_name(model: nn.Module, scale: float, message: str, inside: str) -> None:
+    where = f"module '1' \\({type(model).__name__}\\)" if inside else f"{type(model).__name__} itself"
+    whole = nn.Sequential(nn.Identity(), model) if inside else model
+    pixels = round(8 * scale)
+    start = f"scale {scale}: the model cannot take samples of 3x{pixels}x{pixels}; "
+    with pytest.raises(ValueError, match=start + ".*" + message.replace("{where}", where)):
+        coarse.check(whole, torch.zeros(2, 3, 8, 8), [scale, 1.0])
+    coarse.check(whole, torch.zeros(2, 3, 8, 8), [1.0])
+    assert not any(module._forward_hooks for module in whole.modules())
+
+
+class Reads(nn.Module):
+    """Makes a tensor on the CPU, reads a value, and draws a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        ramp = torch.linspace(0, 1, x.shape[-1])
+        return self.head((x * ramp).mean((2, 3)) + min(x.max().item(), 1.0) * torch.rand(3))
+
+
+def test_a_model_that_runs_is_never_refused_and_draws_nothing() -> None:
+    model = Reads()
+    state = torch.get_rng_state()
+    coarse.check(model, torch.zeros(2, 3, 8, 8), [0.5])
+    assert torch.equal(torch.get_rng_state(), state)
+    gp = AdaGP(model, sgd(model), schedules.progressive(10), None)
+    coarse.check(model, torch.zeros(2, 3, 8, 8), gp.schedule.scales)
+
+
+def test_a_compiled_model_is_checked_without_compiling() -> None:
+    compiled = torch.compile(Patches(), backend=lambda graph, inputs: pytest.fail("compiled"))
+    with pytest.raises(ValueError, match="position embedding"):
+        coarse.check(compiled, torch.zeros(2, 3, 8, 8), [0.5])
+
+
+def test_an_example_that_does_not_fit_says_so() -> None:
+    with pytest.raises(ValueError, match=r"the example does not fit the model at full size, 1x8x8: .*'patches'"):
+        coarse.check(Patches(), torch.zeros(2, 1, 8, 8), [0.5])

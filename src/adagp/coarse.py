@@ -10,14 +10,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
-from adagp.schedules.plan import require_scale
+from adagp.schedules.plan import require, require_scale
 
 
 def size(pixels: int, scale: float, multiple: int = 1) -> int:
-    """The pixels of one side at a scale: the nearest multiple of `multiple`, and at least one."""
+    """The pixels of one side at a scale: a multiple of `multiple`, and never more than at full size, which is kept."""
     require_scale(scale)
-    return max(round(pixels * scale / multiple), 1) * multiple
+    require(multiple > 0, f"multiple = {multiple!r}", "must be at least 1")
+    if scale == 1 or pixels <= multiple:
+        return pixels
+    return min(max(round(pixels * scale / multiple), 1), pixels // multiple) * multiple
 
 
 def images(batch: Tensor, scale: float, multiple: int = 1) -> Tensor:
@@ -28,11 +32,10 @@ def images(batch: Tensor, scale: float, multiple: int = 1) -> Tensor:
         scale: The fraction of height and width to keep. 1 returns the batch itself.
         multiple: Height and width become multiples of this, such as the total stride of a detector.
     """
-    require_scale(scale)
     if batch.dim() < 3:
         raise ValueError(f"the batch has shape {tuple(batch.shape)}: images have channels, height and width")
     height, width = (size(side, scale, multiple) for side in batch.shape[-2:])
-    if scale == 1 or (height, width) == tuple(batch.shape[-2:]):
+    if (height, width) == tuple(batch.shape[-2:]):
         return batch
     pixels = batch if batch.is_floating_point() else batch.float()
     smaller = _mean_of_areas(pixels, height, width)
@@ -54,12 +57,12 @@ def boxes(corners: Tensor, before: tuple[int, int], after: tuple[int, int]) -> T
     """Boxes `(..., 4)` as left, top, right, bottom in pixels, moved from one size of their image to another.
 
     Args:
-        corners: The boxes.
+        corners: The boxes; whole numbers become floats.
         before: Height and width of the image they were made for.
         after: Height and width of the image they are for now.
     """
     factors = [after[1] / before[1], after[0] / before[0]] * 2
-    return corners * corners.new_tensor(factors)
+    return corners * torch.tensor(factors, dtype=torch.result_type(corners, 1.0), device=corners.device)
 
 
 def masks(labels: Tensor, scale: float, multiple: int = 1) -> Tensor:
@@ -83,7 +86,7 @@ def check(
 ) -> None:
     """Refuse scales at which a model cannot run, before training.
 
-    The model runs once at each scale on a copy without memory of its own, and stays as it is.
+    A copy of the model runs on one sample, at full size and at each scale; the model itself stays as it is.
 
     Args:
         model: The model.
@@ -94,18 +97,19 @@ def check(
     Raises:
         ValueError: When the model cannot take a size; the message names the module, the cause and a remedy.
     """
-    twin = copy.deepcopy(model).to("meta")
-    twin.eval()
-    for scale in sorted(scales, reverse=True):
+    model = model.module if isinstance(model, DistributedDataParallel) else getattr(model, "_orig_mod", model)
+    twin = copy.deepcopy(model).eval()
+    device = next((parameter.device for parameter in twin.parameters()), example.device)
+    for scale in sorted({1.0, *scales}, reverse=True):
         smaller = resize(example[:1], scale)
         inside: list[str] = []
         hooks = _watch(twin, inside)
         try:
-            with torch.no_grad():
-                twin(torch.empty_like(smaller, device="meta"))
-        except (RuntimeError, ValueError, IndexError) as error:
+            with torch.no_grad(), torch.random.fork_rng():
+                twin(smaller.to(device))
+        except (RuntimeError, ValueError, IndexError, AssertionError) as error:
             name = inside[-1] if inside else ""
-            raise ValueError(_refusal(model, name, scale, smaller, error)) from None
+            raise ValueError(_refusal(twin, name, scale, smaller, error)) from error
         finally:
             for hook in hooks:
                 hook.remove()
@@ -124,15 +128,22 @@ def _refusal(model: nn.Module, name: str, scale: float, smaller: Tensor, error: 
     module = model.get_submodule(name)
     where = f"module {name!r} ({type(module).__name__})" if name else f"{type(module).__name__} itself"
     shape = "x".join(map(str, smaller.shape[1:]))
-    if isinstance(module, nn.Linear):
-        remedy = "its input has a fixed size: put nn.AdaptiveAvgPool2d(1) before the classifier"
-    elif name:
-        remedy = (
-            "its maps become too small: use a larger scale, or sizes that are multiples of the model's total stride"
-        )
-    else:
-        remedy = (
-            "positions may be tied to one size, such as a position embedding: interpolate it, or use a larger scale"
-        )
-    cause = str(error).strip().partition("\n")[0]
+    cause = str(error).strip().partition("\n")[0] or type(error).__name__
+    if scale == 1:
+        return f"the example does not fit the model at full size, {shape}: {where} fails ({cause})"
+    remedy = _remedy(module, cause)
     return f"scale {scale:g}: the model cannot take samples of {shape}; {where} fails ({cause}); {remedy}"
+
+
+def _remedy(module: nn.Module, cause: str) -> str:
+    """What helps, by the module that failed and the words of torch."""
+    if isinstance(module, nn.Linear) or "is invalid for input of size" in cause:
+        return "it expects one size: put nn.AdaptiveAvgPool2d(1) before the classifier"
+    if "Sizes of tensors must match" in cause:
+        return "maps of two paths differ: use sizes that are multiples of the model's total stride (multiple=...)"
+    if type(module).__module__.startswith("torch.nn"):
+        return "its maps become too small: use a larger scale"
+    return (
+        "positions may be tied to one size, such as a position embedding: interpolate it; or use sizes that are "
+        "multiples of the model's total stride (multiple=...)"
+    )

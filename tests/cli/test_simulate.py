@@ -79,7 +79,7 @@ def test_table_says_what_its_figures_are():
         (["--model", "vgg13", "--scale", "nan"], ["scale = nan", "at most 1"]),
         (["--model", "vgg13", "--scale", "1"], ["scale=1", "below 1"]),
         (["--model", "vgg13", "--levels", "0.5:1"], ["levels", "--method progressive"]),
-        (["--model", "vgg13", "--method", "progressive", "--levels", "0.5"], ["levels: '0.5'", "0.5:0.6,1:0.4"]),
+        (["--model", "vgg13", "--method", "progressive", "--levels", "0.5"], ["levels = '0.5'", "0.5:0.6,1:0.4"]),
         (["--model", "vgg13", "--method", "progressive", "--levels", "0.5:0.6,1:0.6"], ["levels", "add up to 1"]),
         (["--model", "transformer", "--data", "multi30k", "--scale", "0.5"], ["scale=0.5", "convolutional"]),
         (["--model", "inception_v3", "--data", "imagenet", "--method", "coarse"], ["scale=0.5", "AuxLogits.conv1"]),

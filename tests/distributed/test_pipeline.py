@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleavedZeroBubble
 from torch.nn import functional
 
-from adagp import AdaGP, NonFiniteError, Phase, Plan, schedules
+from adagp import AdaGP, NonFiniteError, Phase, Plan, coarse, schedules
 from adagp.distributed import Pipeline, stage_of
 from tests.ranks import logged, on_leaving_ranks, on_ranks
 
@@ -111,15 +111,77 @@ def test_two_stages_give_what_one_process_gives() -> None:
         assert found[1]["losses"] == pytest.approx(alone["losses"], abs=1e-5)
 
 
+def pooled() -> list[nn.Sequential]:
+    """Parts that take images of any size."""
+    return [parts()[0], nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(54, 5))]
+
+
+def coarse_engine(part: nn.Module) -> AdaGP:
+    optimizer = torch.optim.SGD(part.parameters(), lr=0.01, momentum=0.9)
+    return AdaGP(part, optimizer, schedules.progressive(STEPS), None)
+
+
+def coarse_pipeline(gp: AdaGP, rank: int) -> Pipeline:
+    def schedule(pixels: int) -> Schedule1F1B:
+        both = [*pooled()[:rank], gp.model, *pooled()[rank + 1 :]]
+        stage = stage_of(both, rank, torch.empty(BATCH // MICRO_BATCHES, 3, pixels, pixels), torch.device("cpu"))
+        return Schedule1F1B(stage, MICRO_BATCHES, functional.cross_entropy)
+
+    return Pipeline(schedule(8), gp, coarse={0.5: schedule(4)})
+
+
+def run_coarse_stage(rank: int, count: int) -> dict[str, Any]:
+    gp = coarse_engine(pooled()[rank])
+    pipeline = coarse_pipeline(gp, rank)
+    scales, message = [], ""
+    for x, y in data():
+        scales.append(pipeline.scale)
+        smaller = coarse.images(x, pipeline.scale)
+        if rank == 0 and pipeline.scale < 1 and not message:
+            try:
+                pipeline.step(x, target=y)
+            except ValueError as error:
+                message = str(error)
+        pipeline.step(smaller) if rank == 0 else pipeline.step(target=y)
+    pipeline.finish()
+    return {"state": [t.numpy() for t in gp.model.state_dict().values()], "scales": scales, "message": message}
+
+
+def test_coarse_batches_in_a_pipeline_are_those_of_one_process() -> None:
+    found = on_ranks(2, run_coarse_stage)
+    whole = nn.Sequential(*pooled())
+    gp = coarse_engine(whole)
+    for x, y in data():
+        with gp.batch() as batch:
+            smaller = coarse.images(x, batch.scale)
+            for image, label in zip(smaller.chunk(MICRO_BATCHES), y.chunk(MICRO_BATCHES), strict=True):
+                batch.backward(functional.cross_entropy(whole(image), label) / MICRO_BATCHES)
+        gp.optimizer.step()
+        gp.optimizer.zero_grad()
+    for part, stage in zip(whole, found, strict=True):
+        assert stage["scales"] == [0.5] * 5 + [1.0] * 4
+        for a, b in zip(stage["state"], part.state_dict().values(), strict=True):
+            assert torch.allclose(torch.from_numpy(a), b, atol=1e-5)
+    expected = "step 0 has samples of 3x8x8, and its stage was made for 3x4x4: give samples at pipeline.scale"
+    assert expected in found[0]["message"]
+
+
 def refused(rank: int, count: int) -> dict[str, str]:
     part, device, x = parts()[0], torch.device("cpu"), torch.empty(4, 3, 8, 8)
     gp = engine(part, None)
     optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
-    stage = stage_of([part], 0, x, device)
+    stage, other = (stage_of([one], 0, x, device) for one in (part, parts()[0]))
     schedule = ScheduleGPipe(stage, 4, nn.functional.mse_loss)
     mixing = AdaGP(part, optimizer, lambda step: Plan(Phase.BP, "backprop", {"3": "zero"}), None)
     at_once = AdaGP(part, optimizer, schedules.fixed(1, 1), immediate=True)
+    small = AdaGP(part, optimizer, schedules.progressive(4), None)
+    sometimes = AdaGP(part, optimizer, lambda step: Plan(Phase.BP, "backprop", scale=0.5), None)
     attempts: dict[str, Callable[[], Any]] = {
+        "coarse": lambda: Pipeline(schedule, small),
+        "other scale": lambda: Pipeline(schedule, small, coarse={0.75: schedule}),
+        "function": lambda: Pipeline(schedule, sometimes).step(torch.randn(16, 3, 8, 8)),
+        "growing": lambda: Pipeline(schedule, AdaGP(part, optimizer, schedules.growing(40), None)),
+        "small module": lambda: Pipeline(schedule, gp, coarse={0.5: ScheduleGPipe(other, 4, nn.functional.mse_loss)}),
         "shapes": lambda: Pipeline(ScheduleGPipe(PipelineStage(part, 0, 1, device), 4, nn.functional.mse_loss), gp),
         "loss": lambda: Pipeline(ScheduleGPipe(stage, 4), gp),
         "module": lambda: Pipeline(schedule, engine(parts()[0], None)),
@@ -147,6 +209,11 @@ def test_what_a_pipeline_cannot_run_is_refused_with_the_remedy() -> None:
         "mixed": "all 'local' or a GP batch",
         "immediate": "not for pipelines",
         "tensor": "cut the model elsewhere",
+        "coarse": "give Pipeline coarse={0.5: schedule}",
+        "other scale": "give Pipeline coarse={0.5: schedule}",
+        "function": "give Pipeline coarse={0.5: schedule}",
+        "growing": "use schedules.progressive",
+        "small module": "the stage's own module",
     }
     assert messages.keys() == remedies.keys()
     for name, remedy in remedies.items():

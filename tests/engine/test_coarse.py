@@ -138,6 +138,29 @@ def test_micro_batches_and_a_scaler() -> None:
         assert torch.allclose(one.grad, two.grad, atol=1e-7)
 
 
+def test_channels_last_and_autocast() -> None:
+    model, twin = (network().to(memory_format=torch.channels_last) for _ in range(2))  # type: ignore[call-overload]
+    schedule = schedules.progressive(6)
+    gp, own = AdaGP(model, sgd(model), schedule, None), sgd(twin)
+    layouts = set()
+    model[0].register_forward_hook(
+        lambda _, inputs, output: layouts.add(inputs[0].is_contiguous(memory_format=torch.channels_last))
+    )
+    for step, (x, y) in enumerate(data(6)):
+        images = x.contiguous(memory_format=torch.channels_last)
+
+        def loss(scale: float, of: nn.Module = model, images: Tensor = images, y: Tensor = y) -> Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return loss_at(of, images, y, scale)
+
+        gp.step(loss)
+        loss(schedule(step).scale, twin).backward()
+        own.step()
+        own.zero_grad()
+    assert layouts == {True}
+    assert equal_parameters(model, twin)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_one_graph_is_compiled_for_each_size() -> None:
     torch._dynamo.reset()
@@ -155,10 +178,12 @@ def test_a_closure_without_a_scale_is_refused_before_the_first_batch() -> None:
     gp = AdaGP(model, sgd(model), schedules.ladder(2, 1, 1, source="coarse"), None)
     x, y = data(1)[0]
     before = copy.deepcopy(model.state_dict())
-    with pytest.raises(ValueError, match=r"coarse batches \(scale 0.5\), and the closure takes no scale: write"):
+    with pytest.raises(ValueError, match=r"coarse batches \(scale 0.5\), and the closure takes no scale .*: write"):
         gp.step(lambda: loss_at(model, x, y, 1))
     with pytest.raises(ValueError, match="takes no scale"):
         gp.step(lambda x=x, y=y: loss_at(model, x, y, 1))
+    with pytest.raises(ValueError, match=r"takes no scale \(an argument without a default\)"):
+        gp.step(lambda scale=1.0: loss_at(model, x, y, scale))
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert gp.step_index == 0
 
@@ -190,6 +215,13 @@ def test_a_batch_whose_scale_nobody_read_is_refused() -> None:
         (lambda: schedules.progressive(10, ((0.5, 0.5), (1.0, 0.4))), "levels: the shares add up to 0.9"),
         (lambda: schedules.progressive(10, ((0.5, 0.0), (1.0, 1.0))), "levels: .*share of the steps must be positive"),
         (lambda: schedules.progressive(10, ((1.5, 1.0),)), "scale = 1.5: .*above 0 and at most 1"),
+        (lambda: schedules.progressive(10, ((float("nan"), 0.5), (1.0, 0.5))), "scale = nan: .*at most 1"),
+        (lambda: schedules.progressive(10, ((0.5, float("nan")), (1.0, 0.5))), "levels: .*share of the steps must be"),
+        (lambda: schedules.progressive(10, ((0.5, "a"), (1.0, 0.5))), "levels: .*share of the steps must be"),
+        (lambda: schedules.progressive(10, ((1.0, 0.4), (0.5, 0.6))), "levels: end with scale 0.5: .* with full size"),
+        (lambda: schedules.progressive(10, ((0.5, 1.0),)), "levels: end with scale 0.5: .* with full size"),
+        (lambda: schedules.progressive(10, (0.5, 1.0)), "levels: 0.5 is no .scale, share. pair"),
+        (lambda: schedules.progressive(10.5), "steps: must be a whole number, not 10.5"),
         (lambda: schedules.ladder(5, source="coarse", scale=0), "scale = 0: .*above 0 and at most 1"),
         (lambda: Plan(Phase.BP, "backprop", scale=2.0), "scale = 2.0: .*above 0 and at most 1"),
     ],
@@ -203,6 +235,13 @@ def test_levels_end_where_their_shares_say() -> None:
     schedule = schedules.progressive(10, ((0.5, 0.45), (0.75, 0.25), (1.0, 0.3)))
     assert [schedule(step).scale for step in range(12)] == [0.5] * 4 + [0.75] * 3 + [1.0] * 5
     assert schedule(0).note == "x0.5"
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_the_shortest_run_ends_at_full_size(steps: int) -> None:
+    schedule = schedules.progressive(steps, ((0.5, 0.6), (0.75, 0.3), (1.0, 0.1)))
+    assert schedule(steps - 1).scale == 1.0
+    assert sum(share for _, share in schedule.plan_shares()) == pytest.approx(1)
 
 
 def grown(gp: AdaGP, model: nn.Module, part: list[tuple[Tensor, Tensor]]) -> list[float]:
@@ -307,10 +346,23 @@ def test_growing_moves_on_when_the_loss_falls_no_longer() -> None:
     assert "falls no longer" in schedule.explain()[0]
 
 
+@pytest.mark.parametrize("bad", [(float("inf"), 0.5), (2.0, float("nan"))], ids=["loss", "cosine"])
+def test_a_probe_that_is_not_finite_is_forgotten(bad: tuple[float, float]) -> None:
+    """A GradScaler's first batches overflow: one infinity would stay in the running figures for good."""
+    schedule = schedules.growing(1000, (0.5, 1.0), probe_every=2, patience=2)
+    probes = [(2.0, 0.9), bad, (1.9, 0.1), (1.8, 0.1)]
+    for step, (loss, cosine) in enumerate(probes):
+        schedule.observe_probe(2 * step + 1, schedules.Probe(loss, {0.5: cosine}))
+    assert schedule(10).scale == 1.0
+    assert "nan" not in schedule.explain()[0]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"steps": 0}, "steps: must be"),
+        ({"probe_every": 2.5}, "probe_every: must be a whole number, not 2.5"),
+        ({"patience": 1.5}, "patience: must be a whole number, not 1.5"),
         ({"scales": (1.0,)}, "scales: needs at least two"),
         ({"scales": (0.75, 0.5, 1.0)}, "scales: must grow"),
         ({"scales": (0.5, 0.75)}, "scales: must grow, and end with 1"),

@@ -189,8 +189,10 @@ def test_a_smaller_batch_is_a_kind_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("levels", "message"),
     [
-        ("half", r"levels = 'half' is no list of levels: write scale:share pairs"),
-        ("0.5:0.6,1:0.3", r"the shares add up to 0.9"),
+        ("half", r"^levels = 'half': write scale:share pairs"),
+        ("0.5:0.6,1:0.3", r"^levels = '0.5:0.6,1:0.3': the shares add up to 0.9"),
+        ("1:0.4,0.5:0.6", r"^levels = '1:0.4,0.5:0.6': end with scale 0.5"),
+        ("0.5:nan,1:0.6", r"share of the steps must be positive"),
         ("2:1", r"scale = 2.0: .*at most 1"),
         ("0.5:0.6:1,1:0.4", "write scale:share pairs"),
         ("", "write scale:share pairs"),

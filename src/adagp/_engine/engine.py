@@ -257,8 +257,8 @@ class AdaGP:
         coarse = min(self.next_plan().scale, *self.schedule.scales)
         if coarse < 1:
             raise ValueError(
-                f"the schedule has coarse batches (scale {coarse:g}), and the closure takes no scale: write "
-                "gp.step(lambda scale: loss(model(adagp.coarse.images(x, scale)), y))"
+                f"the schedule has coarse batches (scale {coarse:g}), and the closure takes no scale (an argument "
+                "without a default): write gp.step(lambda scale: loss(model(adagp.coarse.images(x, scale)), y))"
             )
         return lambda scale: closure()  # type: ignore[call-arg]
 

@@ -132,7 +132,7 @@ def _schedule_line(run: "Run") -> str:
         where = f"{recipe.parts} parts" if recipe.cuts is None else f"parts that end at {recipe.cuts}"
         return f"{text}, in {where}, each with a loss of its own"
     if planning is Planning.PROGRESSIVE:
-        return f"{text}, {_samples(recipe)} at {_levels(recipe)}"
+        return f"{text}, {_samples(recipe)} at {_levels(recipe)}: {_saving(run)}"
     if planning is Planning.GROWING:
         smallest = parse_levels(recipe.levels)[0][0]
         return f"{text}, {_samples(recipe)} grow from {smallest:g} of their size when that pays"
@@ -148,7 +148,8 @@ def _schedule_line(run: "Run") -> str:
         return f"{text}, then as the measured quality allows"
     sizes = f" of {_samples(recipe)} at {recipe.scale:g} of their size and full ones"
     cheap = sizes if recipe.method == "coarse" else ""
-    return f"{text}, then 4:1, 3:1, 2:1{cheap} for {rung:.2g} epochs each, then 1:1"
+    text = f"{text}, then 4:1, 3:1, 2:1{cheap} for {rung:.2g} epochs each, then 1:1"
+    return f"{text}: {_saving(run)}" if cheap else text
 
 
 def _samples(recipe: Recipe) -> str:
@@ -157,12 +158,18 @@ def _samples(recipe: Recipe) -> str:
 
 
 def _levels(recipe: Recipe) -> str:
+    levels = parse_levels(recipe.levels)
+    parts = ", then ".join(f"{scale:g} of their size for {100 * share:.0f} %" for scale, share in levels)
+    return f"{parts} of the batches"
+
+
+def _saving(run: "Run") -> str:
+    """The cost of the coarse batches and the full ones together, by their pixels or tokens."""
     from adagp.training.planning import shrinking_dimensions
 
-    levels = parse_levels(recipe.levels)
-    work = sum(share * scale ** shrinking_dimensions(recipe.model) for scale, share in levels)
-    parts = ", then ".join(f"{scale:g} of their size for {100 * share:.0f} %" for scale, share in levels)
-    return f"{parts} of the batches: {100 * work:.0f} % of the work of full size"
+    dimensions = shrinking_dimensions(run.recipe.model)
+    work = sum(run.schedule(step).scale ** dimensions for step in range(run.total_steps)) / run.total_steps
+    return f"{100 * work:.0f} % of the work of full size, about {1 / work:.2f} x as fast"
 
 
 def _print_reasons(reasons: list[str], most: int = 10) -> None:

@@ -1,6 +1,7 @@
 """Pipelines: one stage of a model on each rank, run by `torch.distributed.pipelining`, with cheaper gradients.
 
-A BP batch runs under the user's own schedule (GPipe, 1F1B), as it is. A GP batch has no backward, so nothing ever comes
+A BP batch runs under the user's own schedule (GPipe, 1F1B), as it is; a coarse one under another, whose stage has its
+shapes. A GP batch has no backward, so nothing ever comes
 back to a stage: it runs its micro-batches, updates its own layers, and takes up the next batch while later stages are
 still at work. In a batch of local losses nothing comes back either: the backward of a stage starts at its own head, as
 soon as the forward of a micro-batch is done. Every rank has an `AdaGP` of its own over its stage, with a predictor or a
@@ -8,8 +9,9 @@ head of its own, and sends nothing but activations in such batches.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -112,7 +114,13 @@ class Pipeline:
     saw in all of them, and in a batch of local losses from those of all micro-batches.
     """
 
-    def __init__(self, schedule: TorchSchedule, gp: AdaGP, gradients: str = "backprop") -> None:
+    def __init__(
+        self,
+        schedule: TorchSchedule,
+        gp: AdaGP,
+        gradients: str = "backprop",
+        coarse: Mapping[float, TorchSchedule] = MappingProxyType({}),
+    ) -> None:
         """Combine a schedule and the AdaGP of its stage.
 
         Args:
@@ -122,11 +130,22 @@ class Pipeline:
             gradients: With `local` every stage but the last gets a head like those of the source `local`, and the
                 batches in which gp's schedule asks for that source have no bubble. All ranks must build it together:
                 they tell each other the shapes.
+            coarse: For each scale below 1 that gp's schedule asks for, a schedule of the same module whose stage has
+                the shapes of such samples: `stage_of` with a smaller example.
         """
-        self._refuse(schedule, gp, gradients)
+        for each in (schedule, *coarse.values()):
+            self._refuse(each, gp, gradients)
         stage = _stage_of(schedule)
         assert isinstance(stage, PipelineStage)
         gp.join_pipeline(stage.stage_index, _shapes(stage) if gradients == "local" else None)
+        self._schedules = {**coarse, 1.0: schedule}
+        if gp.schedule.wants_probes:
+            raise ValueError(
+                f"{type(gp.schedule).__name__} evaluates some batches at several scales, which a pipeline cannot do: "
+                "use schedules.progressive"
+            )
+        for scale in sorted(gp.schedule.scales):
+            self._schedule_at(scale)
         assert schedule._loss_fn is not None
         self._schedule, self._stage, self._gp = schedule, stage, gp
         self._loss: Callable[[Any, Any], Tensor] = schedule._loss_fn
@@ -159,11 +178,24 @@ class Pipeline:
                 "it by adagp.distributed.stage_of, or give PipelineStage both"
             )
 
+    @property
+    def scale(self) -> float:
+        """The fraction of their size that the samples of the next batch are to have; 1 but for coarse batches."""
+        return self._gp.next_plan().scale
+
+    def _schedule_at(self, scale: float) -> TorchSchedule:
+        if scale not in self._schedules:
+            raise ValueError(
+                f"gp's schedule has coarse batches (scale {scale:g}), whose shapes the stage does not have: give "
+                f"Pipeline coarse={{{scale:g}: schedule}}, with a stage made by stage_of for samples of that size"
+            )
+        return self._schedules[scale]
+
     def step(self, *inputs: Any, target: Tensor | None = None, **named: Any) -> Tensor | None:
         """Run one batch: forward, gradients, optimizer.
 
         Args:
-            inputs: The model's inputs, on the first stage only.
+            inputs: The model's inputs, on the first stage only; at `scale` times their size.
             target: What the loss function compares with: on the last stage, and with local losses on all of them.
             named: Keyword inputs of this stage.
 
@@ -221,7 +253,9 @@ class Pipeline:
         losses: list[Tensor] = []
         with self._gp.batch() as batch:
             self._refuse_mixture(batch, "backprop")
-            self._schedule.step(*inputs, target=target, losses=losses, **named)
+            schedule = self._schedule_at(batch.scale)
+            _refuse_size(inputs, _stage_of(schedule), batch)
+            schedule.step(*inputs, target=target, losses=losses, **named)
             batch.ran_backward()
         self._update()
         return torch.stack(losses).mean().detach() if losses else None
@@ -294,6 +328,17 @@ def _stage_of(schedule: TorchSchedule) -> Any:
             "Schedule1F1B or ScheduleInterleavedZeroBubble, or use torch's schedule by itself"
         )
     return schedule._stages[0]
+
+
+def _refuse_size(inputs: Sequence[Any], stage: PipelineStage, batch: Batch) -> None:
+    """Samples of another size would leave the next stage waiting for what never comes."""
+    for given, meta in zip(inputs, stage._user_meta.inputs, strict=False):
+        if isinstance(given, Tensor) and given.shape[1:] != meta.shape[1:]:
+            found, wanted = ("x".join(map(str, shape[1:])) for shape in (given.shape, meta.shape))
+            raise ValueError(
+                f"the batch of step {batch.step_index} has samples of {found}, and its stage was made for {wanted}: "
+                "give samples at pipeline.scale, for example adagp.coarse.images(x, pipeline.scale)"
+            )
 
 
 def _start(operations: list[Any]) -> list[Work]:

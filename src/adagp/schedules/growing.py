@@ -3,9 +3,10 @@
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any
 
-from adagp.schedules.plan import NO_OVERRIDES, Phase, Plan, Probe, Schedule, require, require_scale
+from adagp.schedules.plan import NO_OVERRIDES, Phase, Plan, Probe, Schedule, require, require_scale, require_whole
 
 _DECAY = 0.7
 """Weight of the past in the running cosines: they stand for about the last three probes."""
@@ -81,6 +82,8 @@ class Growing(Schedule):
 
     def observe_probe(self, step: int, probe: Probe) -> None:
         """Take in how the gradients of smaller samples agree with the full one, and move on where that pays."""
+        if not all(map(isfinite, (probe.loss, *probe.cosines.values()))):
+            return  # an overflow under a GradScaler, say
         here, following = self._levels[self._level : self._level + 2]
         for level in (here, following):
             level.add(probe.cosines.get(level.scale, 1.0))
@@ -142,6 +145,8 @@ def growing(
         dimensions: Of a sample that shrink with the scale: 2 for images, 1 for sequences. A batch takes
             `scale ** dimensions` of the work.
     """
+    for argument, number in (("steps", steps), ("probe_every", probe_every), ("patience", patience)):
+        require_whole(argument, number)
     require(steps > 0, "steps", "must be at least 1; is the loader empty?")
     require(len(scales) > 1, "scales", "needs at least two, from small to 1")
     for scale in scales:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
-from adagp.schedules.plan import NO_OVERRIDES, WARMUP, Phase, Plan, Schedule, require, require_scale
+from adagp.schedules.plan import NO_OVERRIDES, WARMUP, Phase, Plan, Schedule, require, require_scale, require_whole
 from adagp.schedules.sources import spec
 
 COARSE = "coarse"
@@ -30,7 +30,8 @@ class Ladder(Schedule):
         require(len(self.rungs) > 0, "rungs", "needs at least one (k, m) pair")
         require(self.rung_steps > 0 or len(self.rungs) == 1, "rung_epochs", "must give each rung at least one step")
         for k, m in self.rungs:
-            require(_are_whole(k, m), "rungs", f"({k}, {m}) must be whole numbers")
+            are_whole = isinstance(k, Integral) and isinstance(m, Integral)
+            require(are_whole, "rungs", f"({k}, {m}) must be whole numbers")
             require(k >= 0 and m >= 0 and k + m > 0, "rungs", f"({k}, {m}) must not be negative or both zero")
         require_scale(self.scale)
         require(
@@ -77,7 +78,7 @@ def ladder(
     Epochs may be fractions, so that the ladder can be compressed. `source` is what the GP batches use; with `coarse`
     they are BP batches instead, of the same samples at `scale` times their size.
     """
-    require(_are_whole(steps_per_epoch), "steps_per_epoch", f"must be a whole number, not {steps_per_epoch!r}")
+    require_whole("steps_per_epoch", steps_per_epoch)
     require(steps_per_epoch > 0, "steps_per_epoch", "must be at least 1; is the loader empty?")
     return Ladder(
         warmup_steps=round(warmup_epochs * steps_per_epoch),
@@ -86,10 +87,6 @@ def ladder(
         source=source,
         scale=scale,
     )
-
-
-def _are_whole(*numbers: object) -> bool:
-    return all(isinstance(number, Integral) for number in numbers)
 
 
 def fixed(k: int, m: int, source: str = "predicted", scale: float = 0.5) -> Ladder:

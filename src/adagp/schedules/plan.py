@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 from adagp.quality import GradientAlignment
@@ -197,6 +198,11 @@ def require_scale(scale: float) -> None:
     """Refuse a scale that is not the fraction of a size."""
     if not isinstance(scale, float | int) or not 0 < scale <= 1:
         raise ValueError(f"scale = {scale!r}: it is a fraction of the samples' size, above 0 and at most 1")
+
+
+def require_whole(argument: str, number: object) -> None:
+    """Refuse a count that is no whole number."""
+    require(isinstance(number, Integral), argument, f"must be a whole number, not {number!r}")
 
 
 def require(holds: bool, argument: str, remedy: str) -> None:

@@ -8,7 +8,7 @@ agree at the end.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from adagp.schedules.plan import NO_OVERRIDES, Phase, Plan, Schedule, require, require_scale
+from adagp.schedules.plan import NO_OVERRIDES, Phase, Plan, Schedule, require, require_scale, require_whole
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,25 @@ def progressive(steps: int, levels: Sequence[tuple[float, float]] = ((0.5, 0.6),
 
     Args:
         steps: The number of batches of the whole training, over which the learning rate decays too.
-        levels: Pairs of a scale and its share of the steps, in order. The shares add up to 1.
+        levels: Pairs of a scale and its share of the steps, in order. The shares add up to 1; the last scale is 1.
     """
+    require_whole("steps", steps)
     require(steps > 0, "steps", "must be at least 1; is the loader empty?")
     require(len(levels) > 0, "levels", "needs at least one (scale, share) pair")
-    for scale, share in levels:
+    for level in levels:
+        require(isinstance(level, Sequence) and len(level) == 2, "levels", f"{level!r} is no (scale, share) pair")
+        scale, share = level
         require_scale(scale)
-        require(share > 0, "levels", f"({scale}, {share}): the share of the steps must be positive")
-    total = sum(share for _, share in levels)
+        is_share = isinstance(share, float | int) and share > 0
+        require(is_share, "levels", f"({scale}, {share}): the share of the steps must be positive")
+    total, last = sum(share for _, share in levels), levels[-1][0]
     require(abs(total - 1) < 1e-6, "levels", f"the shares add up to {total:g}: they must add up to 1")
+    require(last == 1, "levels", f"end with scale {last:g}: end with full size, at which the model is tested")
     ends, before = [], 0.0
-    for _, share in levels:
+    for _, share in levels[:-1]:
         before += share
-        ends.append(round(before * steps))
-    return Progressive(tuple((float(scale), end) for (scale, _), end in zip(levels, ends, strict=True)))
+        ends.append(min(round(before * steps), steps - 1))  # however short, a run ends at full size
+    return Progressive(tuple((float(scale), end) for (scale, _), end in zip(levels, [*ends, steps], strict=True)))
 
 
 def _plan(scale: float) -> Plan:

@@ -59,8 +59,11 @@ def parse_levels(text: str) -> tuple[tuple[float, float], ...]:
         pairs = tuple(tuple(map(float, pair.split(":"))) for pair in text.split(","))
         levels = tuple((scale, share) for scale, share in pairs)
     except ValueError:
-        raise ValueError("write scale:share pairs, such as 0.5:0.6,1:0.4") from None
-    progressive(100, levels)
+        raise ValueError(f"levels = {text!r}: write scale:share pairs, such as 0.5:0.6,1:0.4") from None
+    try:
+        progressive(100, levels)
+    except ValueError as error:
+        raise ValueError(f"levels = {text!r}: {str(error).removeprefix('levels: ')}") from None
     return levels
 
 
@@ -72,7 +75,7 @@ class Levels:
         try:
             parse_levels(value)
         except ValueError as error:
-            return f"{name} = {value!r} is no list of levels: {error}"
+            return str(error)
         return None
 
 

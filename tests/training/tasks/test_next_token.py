@@ -1,6 +1,7 @@
 import json
 import math
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,14 @@ def _shares(recipe: Recipe, text: Text) -> list[torch.Tensor]:
     return [task.share(batch, 0, 2), task.share(batch, 1, 2), batch]
 
 
+def told_saving(text: str) -> float:
+    """The share of the work of full size that the command line promised before training."""
+    found = re.search(r"(\d+) % of the work of full size, about ([\d.]+) x as fast", " ".join(text.split()))
+    assert found is not None, text
+    assert float(found[2]) == pytest.approx(100 / int(found[1]), rel=0.02)
+    return int(found[1]) / 100
+
+
 def test_any_text_file_trains_from_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "book.txt"
     path.write_text(numbers(80, random.Random(0).randrange(9)))
@@ -221,9 +230,11 @@ def test_any_text_file_trains_from_the_command_line(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["train", *options, *sizes, "--out", str(out), "--method", "progressive"])
     assert done.exit_code == 0, done.output
     assert "contexts at 0.5 of their size for 60 %" in done.stderr
-    assert "70 % of the work" in done.stderr  # the work of a shorter context is proportional to it
+    assert 0.65 < told_saving(done.stderr) < 0.75  # the work of a shorter context is proportional to it
     assert "perplexity" in done.stdout
     assert json.loads((out / "result.json").read_text())["test_perplexity"] < 259
+    ladder = CliRunner().invoke(app, ["train", *options, *sizes, "--out", f"{out}-2", "--method", "coarse"])
+    assert 0.5 < told_saving(ladder.stderr) < 1
     path.write_bytes(b"")
     failed = CliRunner().invoke(app, ["train", *options, *sizes])
     assert failed.exit_code != 0

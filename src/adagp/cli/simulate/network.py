@@ -124,7 +124,7 @@ def _with_method(setting: Setting, method: str, scale: float, levels: str | None
     try:
         return replace(chosen, levels=parse_levels(levels))
     except ValueError as error:
-        raise InputError(f"levels: '{levels}' is no list of levels: {error}") from error
+        raise InputError(str(error)) from error
 
 
 def _kinds(ops: list[LayerOp], machine: Machine, scale: float, required: bool) -> tuple[Kinds, tuple[str, ...]]:
