@@ -31,7 +31,7 @@ from adagp._engine.planning import Planner
 from adagp._engine.progress import Progress
 from adagp._engine.scaling import Backward, LossScaling
 from adagp._engine.setup import Setup
-from adagp.distributed.lost import REMEDY, LostRankError, is_lost
+from adagp.distributed.lost import raise_if_lost
 from adagp.schedules import Phase, Plan, ResolvedPlan
 
 
@@ -301,12 +301,9 @@ class Batch:
             raise
 
     def _explain(self, error: BaseException | None) -> None:
-        """Say it where another rank is gone, and what to do."""
-        if self._setup.ranks.count > 1 and is_lost(error):
-            raise LostRankError(
-                f"another rank did not answer at step {self.step_index} ({self.plan.phase.value}), because its process "
-                f"died, stopped by an error of its own, or hangs: {REMEDY}"
-            ) from error
+        """Name another rank's death where torch names a socket."""
+        if self._setup.ranks.count > 1:
+            raise_if_lost(error, f"at step {self.step_index} ({self.plan.phase.value})")
 
     def _end(self) -> None:
         """Give the batch up."""

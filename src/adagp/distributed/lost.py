@@ -18,3 +18,12 @@ def is_lost(error: BaseException | None) -> bool:
     if isinstance(error, AdagpError) or not isinstance(error, RuntimeError):
         return False
     return isinstance(error, distributed.DistError) or any(text in str(error).lower() for text in _SAYINGS)
+
+
+def raise_if_lost(error: BaseException | None, when: str) -> None:
+    """Say it where another rank is gone, and what to do."""
+    if is_lost(error):
+        raise LostRankError(
+            f"another rank did not answer {when}, because its process died, stopped by an error of its own, or hangs: "
+            f"{REMEDY}"
+        ) from error
