@@ -14,7 +14,10 @@ class Runs:
     def __init__(self, path: Path) -> None:
         """Read what is there."""
         self._path = path
-        self._found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+        self._found = self._read()
+
+    def _read(self) -> list[dict[str, Any]]:
+        return json.loads(self._path.read_text(encoding="utf-8")) if self._path.exists() else []
 
     def get(self, case: Any) -> dict[str, Any] | None:
         """The run of a case, a dataclass; None where it is missing."""
@@ -22,7 +25,8 @@ class Runs:
         return next((run for run in self._found if run["case"] == wanted), None)
 
     def add(self, case: Any, run: dict[str, Any]) -> None:
-        """Keep a finished run."""
+        """Keep a finished run, beside those that other processes have added meanwhile."""
+        self._found = self._read()
         self._found.append({"case": _as_read(case), **run})
         write_json(self._path, self._found)
 

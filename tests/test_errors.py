@@ -6,6 +6,7 @@ from adagp import NonFiniteError
 from adagp.accelerator.rtl.tools import ToolError
 from adagp.cli.common import InputError
 from adagp.data import CorruptDataError, MissingDataError
+from adagp.distributed import LostRankError, LostStageError
 from adagp.errors import AdagpError
 from adagp.training import RecipeError, RunFolderError, TrainingError
 
@@ -21,6 +22,8 @@ from adagp.training import RecipeError, RunFolderError, TrainingError
         (CorruptDataError, ValueError, 1),
         (ToolError, RuntimeError, 1),
         (NonFiniteError, RuntimeError, 1),
+        (LostRankError, RuntimeError, 1),
+        (LostStageError, LostRankError, 1),
     ],
 )
 def test_errors_share_a_root_and_stay_what_users_catch(

@@ -237,8 +237,11 @@ def dying(rank: int, count: int, kind: str, killed: int, folder: str) -> str:
         optimizer = torch.optim.SGD(stage.submod.parameters(), lr=0.05, momentum=0.9)
         schedule = {"gp": schedules.fixed(3, 1, source="mean")}.get(kind, schedules.always_backprop())
         gp = AdaGP(stage.submod, optimizer, schedule, None)
-        torch_schedule = {"1f1b": Schedule1F1B}.get(kind, ScheduleGPipe)
-        pipeline = Pipeline(torch_schedule(stage, 4, functional.cross_entropy), gp)
+        torch_schedule: Any = {"1f1b": Schedule1F1B, "zero-bubble": ScheduleInterleavedZeroBubble}.get(
+            kind, ScheduleGPipe
+        )
+        own = [stage] if kind == "zero-bubble" else stage
+        pipeline = Pipeline(torch_schedule(own, 4, functional.cross_entropy), gp)
     path = Path(folder) / f"{rank}.pt"
     if path.exists():
         saved = torch.load(path, weights_only=True)
@@ -273,6 +276,8 @@ def dying(rank: int, count: int, kind: str, killed: int, folder: str) -> str:
                 ("gpipe", 1),
                 ("1f1b", 0),
                 ("1f1b", 1),
+                ("zero-bubble", 0),
+                ("zero-bubble", 1),
                 ("gp", 0),
                 ("gp", 1),
             )

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FullyShardedDataParallel, M
 from torch.nn.parallel import DistributedDataParallel
 
 from adagp import AdaGP, NonFiniteError, Phase, Plan, predictors, schedules
+from adagp.distributed.ranks import Ranks
 from adagp.layers.sharding import is_distributed
 from tests.nets import batches, build, loss_of, sgd
 from tests.ranks import on_ranks
@@ -258,6 +260,8 @@ def refuse(rank: int, count: int, what: str) -> str:
     if what == "old":
         model = FullyShardedDataParallel(model, device_id=torch.device("cpu"))
     else:
+        if what == "meshes":
+            fully_shard(model[0], mesh=init_device_mesh("cpu", (1, count), mesh_dim_names=("replicate", "shard")))
         fully_shard(model)
     options: dict[str, Any] = {"immediate": True} if what == "immediate" else {}
     schedule = schedules.growing(24, (0.5, 1.0)) if what == "growing" else schedules.fixed(1, 1)
@@ -284,6 +288,7 @@ REASONS = {
     "growing": "use schedules.progressive",
     "predictor": "predictor Watcher has no share_rows",
     "scaler": "which needs no GradScaler",
+    "meshes": "are spread over different meshes: give fully_shard one mesh",
 }
 
 
@@ -295,6 +300,37 @@ def test_what_needs_whole_layers_is_refused_with_the_reason() -> None:
     for messages in on_ranks(2, refuse_all):
         for what, reason in REASONS.items():
             assert reason in messages[what], what
+
+
+class Held(nn.Module):
+    """A model of one parameter that is kept and spread as it is said to be."""
+
+    def __init__(self, mesh: SimpleNamespace) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(2))
+        self.weight.device_mesh, self.weight.to_local = mesh, lambda: torch.zeros(1)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("mesh", "reason"),
+    [
+        (
+            SimpleNamespace(device_type="cuda", ndim=1),
+            "parameter 'weight' is kept on cpu and used on cuda: .* call fully_shard without CPUOffloadPolicy",
+        ),
+        (
+            SimpleNamespace(device_type="cpu", ndim=2, size=lambda: 2),
+            "over 2 of 4 ranks by a mesh of 2 axes: let a mesh of several axes have all ranks",
+        ),
+    ],
+)
+def test_weights_kept_elsewhere_or_by_some_ranks_are_refused(
+    mesh: SimpleNamespace, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adagp.distributed.ranks.is_distributed", lambda part: True)
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 4)
+    with pytest.raises(ValueError, match=reason):
+        Ranks(Held(mesh))
 
 
 def break_one(rank: int, count: int, what: str) -> tuple[str, bool, dict[str, int]]:

@@ -31,6 +31,7 @@ from adagp._engine.planning import Planner
 from adagp._engine.progress import Progress
 from adagp._engine.scaling import Backward, LossScaling
 from adagp._engine.setup import Setup
+from adagp.distributed.lost import raise_if_lost
 from adagp.schedules import Phase, Plan, ResolvedPlan
 
 
@@ -286,6 +287,7 @@ class Batch:
         self.has_begun = True
         if kind is not None:
             self._end()
+            self._explain(error)
             return
         try:
             self._refuse_unfinished(changed)
@@ -293,9 +295,15 @@ class Batch:
                 self._forward.stop()
                 self.is_over = True
                 complete(self._open)
-        except BaseException:
+        except BaseException as error:
             self._end()
+            self._explain(error)
             raise
+
+    def _explain(self, error: BaseException | None) -> None:
+        """Name another rank's death where torch names a socket."""
+        if self._setup.ranks.count > 1:
+            raise_if_lost(error, f"at step {self.step_index} ({self.plan.phase.value})")
 
     def _end(self) -> None:
         """Give the batch up."""

@@ -23,6 +23,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, Pipeli
 from adagp._engine.batch import Batch
 from adagp._engine.engine import AdaGP
 from adagp._engine.finite import NonFiniteError
+from adagp.distributed.lost import REMEDY, LostRankError, is_lost
 from adagp.errors import AdagpError
 from adagp.schedules import Phase
 
@@ -33,8 +34,8 @@ GRADIENTS = ("backprop", "local")
 """Where gradients come from in batches that have a backward."""
 
 
-class LostStageError(AdagpError, RuntimeError):
-    """Another rank of the pipeline has died, or answers no more."""
+class LostStageError(LostRankError):
+    """A neighbour in the pipeline has died, or answers no more."""
 
 
 def stage_of(parts: Sequence[nn.Module], index: int, example: Tensor, device: torch.device) -> PipelineStage:
@@ -230,14 +231,13 @@ class Pipeline:
         except RuntimeError as error:
             if isinstance(error.__cause__, AdagpError | ValueError | TypeError):
                 raise error.__cause__ from None
-            if isinstance(error, AdagpError) or not _is_lost(error):
+            if not is_lost(error):
                 raise
             index = self._stage.stage_index
             neighbours = [str(other) for other in (index - 1, index + 1) if 0 <= other < self._schedule._num_stages]
             raise LostStageError(
                 f"stage {index} lost its connection to stage {' or '.join(neighbours)} at step {self._gp.step_index}, "
-                "because the process there died, stopped by an error of its own, or answers no more: see its log, "
-                "start all ranks again, and resume from the last checkpoint"
+                f"because the process there died, stopped by an error of its own, or answers no more: {REMEDY}"
             ) from error
 
     def _refuse_mixture(self, batch: Batch, source: str) -> None:
@@ -348,14 +348,6 @@ def _start(operations: list[Any]) -> list[Work]:
 def _wait(works: list[Work]) -> None:
     for work in works:
         work.wait()
-
-
-_LOST = ("connection closed", "connection reset", "connection refused", "broken pipe", "timed out", "remote process")
-"""What torch's backends say where a rank is gone."""
-
-
-def _is_lost(error: RuntimeError) -> bool:
-    return isinstance(error, distributed.DistError) or any(text in str(error).lower() for text in _LOST)
 
 
 def _shapes(stage: PipelineStage) -> list[tuple[int, ...]]:

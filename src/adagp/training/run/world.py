@@ -11,6 +11,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from adagp.distributed.lost import raise_if_lost
 from adagp.training.errors import RecipeError, TrainingError
 from adagp.training.methods import Planning
 
@@ -96,7 +97,11 @@ class World:
         total = torch.tensor(value, dtype=torch.float64)
         if distributed.get_backend() == "nccl":
             total = total.cuda()
-        distributed.all_reduce(total)
+        try:
+            distributed.all_reduce(total)
+        except RuntimeError as error:
+            raise_if_lost(error, "between two batches")
+            raise
         return float(total)
 
 
