@@ -159,8 +159,9 @@ def _samples(recipe: Recipe) -> str:
 
 def _levels(recipe: Recipe) -> str:
     levels = parse_levels(recipe.levels)
-    parts = ", then ".join(f"{scale:g} of their size for {100 * share:.0f} %" for scale, share in levels)
-    return f"{parts} of the batches"
+    sizes = ["full size" if scale == 1 else f"{scale:g} of their size" for scale, _ in levels]
+    parts = (f"{size} for {100 * share:.0f} %" for size, (_, share) in zip(sizes, levels, strict=True))
+    return f"{', then '.join(parts)} of the batches"
 
 
 def _saving(run: "Run") -> str:

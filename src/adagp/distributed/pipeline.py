@@ -332,7 +332,8 @@ def _stage_of(schedule: TorchSchedule) -> Any:
 
 def _refuse_size(inputs: Sequence[Any], stage: PipelineStage, batch: Batch) -> None:
     """Samples of another size would leave the next stage waiting for what never comes."""
-    for given, meta in zip(inputs, stage._user_meta.inputs, strict=False):
+    metas = _empty(stage._user_meta.inputs)
+    for given, meta in zip(inputs, metas, strict=False):
         if isinstance(given, Tensor) and given.shape[1:] != meta.shape[1:]:
             found, wanted = ("x".join(map(str, shape[1:])) for shape in (given.shape, meta.shape))
             raise ValueError(
