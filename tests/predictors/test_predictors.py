@@ -175,6 +175,8 @@ def test_layers_take_turns_when_few_are_learned_a_step() -> None:
     assert len({tuple(turn) for turn in turns[::2]}) == 3
     with pytest.raises(ValueError, match="layers_per_step"):
         PaperPredictor(layers_per_step=0)
+    with pytest.raises(ValueError, match="steps_per_round = 0"):
+        PaperPredictor(steps_per_round=0)
 
 
 def test_turns_do_not_keep_step_with_a_plan_that_alternates() -> None:
@@ -262,15 +264,21 @@ def test_fewer_samples_of_large_maps_are_seen(pixels: int, samples: int) -> None
     assert torch.allclose(look(PaperPredictor(samples=16), layer, words).output, expected, atol=1e-6)
 
 
-def test_the_default_studies_four_layers_in_every_batch_with_a_backward() -> None:
-    model = nn.ModuleList([nn.Linear(4, 3) for _ in range(10)])
+@pytest.mark.parametrize(
+    ("count", "expected"), [(1, [1, 1, 1]), (5, [2, 2, 1]), (8, [2] * 4), (18, [4, 4, 4, 4, 2, 4]), (40, [4] * 10)]
+)
+def test_the_default_studies_a_quarter_of_the_layers_and_at_most_four_in_every_batch_with_a_backward(
+    count: int, expected: list[int]
+) -> None:
+    model = nn.ModuleList([nn.Linear(4, 3) for _ in range(count)])
     predictor = TrustedPredictor()
     predictor.attach(find_layers(model, model.parameters())[0])
-    layers_to_train_on = []
-    for _ in range(6):
-        layers_to_train_on.append(len(predictor.layers_to_train_on()))
+    studied = []
+    for _ in expected:
+        studied.append(predictor.layers_to_train_on())
         predictor.learn([])
-    assert layers_to_train_on == [4, 4, 2, 4, 4, 2]  # two rounds over ten layers
+    assert [len(names) for names in studied] == expected
+    assert {name for names in studied for name in names} == {str(place) for place in range(count)}
 
 
 def test_a_copy_of_a_predictor_goes_on_as_the_predictor_does() -> None:

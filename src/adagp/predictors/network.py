@@ -72,6 +72,7 @@ class GradientNetwork:
         gamma: float = 0.1,
         predict_bias: bool = True,
         layers_per_step: int | None = None,
+        steps_per_round: int = 1,
         samples: int | None = None,
         literal: bool = False,
         seed: int = 0,
@@ -86,6 +87,8 @@ class GradientNetwork:
             gamma: See `milestones`.
             predict_bias: Give biases one extra output; otherwise their gradient is None in GP.
             layers_per_step: Learn from this many layers a step, in turn, instead of all.
+            steps_per_round: Learn from fewer where so many steps suffice for a turn of every layer: networks of few
+                layers have short batches.
             samples: Average at most this many samples of a batch, evenly spread, instead of all; fewer, down to a
                 quarter, where a sample has more than 256 positions.
             literal: The printed recipe; its first predictions may be many times larger than true gradients.
@@ -93,10 +96,13 @@ class GradientNetwork:
         """
         if layers_per_step is not None and layers_per_step < 1:
             raise ValueError("layers_per_step: must be at least 1, or None for all layers")
+        if steps_per_round < 1:
+            raise ValueError(f"steps_per_round = {steps_per_round}: must be at least 1")
         self.needs = FeatureSpec(output=Pooling(grid, samples))
         self._grid, self._channels, self._lr = grid, channels, lr
         self._milestones, self._gamma = list(milestones), gamma
-        self._predict_bias, self._layers_per_step = predict_bias, layers_per_step
+        self._predict_bias = predict_bias
+        self._layers_per_step, self._steps_per_round = layers_per_step, steps_per_round
         self._literal, self._seed = literal, seed
         self._turn = 0
         self._round: tuple[int, list[str]] | None = None  # a round's number, and its order
@@ -137,9 +143,9 @@ class GradientNetwork:
         Every round has an order of its own: a plan with a rhythm must not hide the same layers again and again.
         """
         count = len(self._names)
-        few = min(self._layers_per_step or count, count)
-        if few == 0:
+        if count == 0:
             return set()
+        few = min(self._layers_per_step or count, -(-count // self._steps_per_round))
         rounds, place = divmod(self._turn, -(-count // few))
         if self._round is None or self._round[0] != rounds:
             self._round = rounds, random.Random(f"{self._seed} {rounds}").sample(self._names, count)

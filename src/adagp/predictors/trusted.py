@@ -40,15 +40,15 @@ class TrustedPredictor:
         """Set what is remembered and how fast trust moves.
 
         Args:
-            network: Learns what the mean misses. The default learns from 4 layers a batch, in turn, and averages 16
-                samples.
+            network: Learns what the mean misses. The default learns from a quarter of the layers a batch, at most 4, in
+                turn, and averages 16 samples.
             mean_decay: Weight of the past in the running mean of true gradients.
             trust_rate: How far one BP batch moves a layer's trust, per unit of cosine.
             most_rows: A layer with more rows is large.
         """
         if most_rows < 1:
             raise ValueError(f"most_rows = {most_rows}: must be at least 1")
-        self._network = network or GradientNetwork(samples=16, layers_per_step=4)
+        self._network = network or GradientNetwork(samples=16, layers_per_step=4, steps_per_round=4)
         self.needs = self._network.needs
         self._means = RunningRows(mean_decay, most_rows)
         self._most_rows = most_rows
