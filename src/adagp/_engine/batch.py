@@ -227,6 +227,7 @@ class Batch:
             )
         if local is not None and not self.is_whole:
             local.warn_of_scale(loss)
+        self.ran_forward()  # before the backward, whose data push all others out of the processor's caches
         self._forward.is_recording = False  # in backward, activation checkpointing runs layers a second time
         try:
             if self._open.is_gp:
@@ -235,7 +236,6 @@ class Batch:
                 self._run_backward(loss, by)
         finally:
             self._forward.is_recording = True
-        self.ran_forward()
 
     def _look_at_loss(self, loss: Tensor, by: Backward | None) -> None:
         """In GP the loss is looked at, and differentiated at the model's output where the predictor asks for that."""

@@ -7,59 +7,58 @@ The same sums as a product with a matrix, and their gradient written down, cost 
 import torch
 from torch import Tensor, nn
 
+_TAPS = 9
 
-class GridConvolution(nn.Module):
-    """A 3 x 3 convolution of `(rows, grid x grid)`, followed by ReLU and a constant 1."""
 
-    _taps: Tensor
+def initial_values(channels: int) -> Tensor:
+    """The weights of all channels, then their biases, as torch initialises them."""
+    like = nn.Conv2d(1, channels, 3, dtype=torch.float32)
+    assert like.bias is not None
+    return torch.cat([like.weight.detach().flatten(), like.bias.detach()])
 
-    def __init__(self, channels: int, grid: int) -> None:
-        """Initialise the weights as torch does."""
-        super().__init__()
-        like = nn.Conv2d(1, channels, 3, dtype=torch.float32)
-        assert like.bias is not None
-        self.weight, self.bias = like.weight, like.bias
-        self._channels, self._positions = channels, grid * grid
-        self.register_buffer("_taps", _taps(grid), persistent=False)
-        self._known: tuple[Tensor, Tensor] | None = None
 
-    def hidden(self, pooled: Tensor) -> Tensor:
-        """`(rows, channels x grid x grid + 1)`; autograd takes no part."""
-        with torch.no_grad():
-            bias, matrix = self._matrix()
-            return torch.addmm(bias, pooled, matrix).relu_()
+class GridConvolution:
+    """A 3 x 3 convolution of `(rows, grid x grid)`, followed by ReLU and a constant 1.
 
-    def _matrix(self) -> tuple[Tensor, Tensor]:
-        """The bias and the matrix that stand for the convolution, until `changed` is called."""
-        if self._known is not None:
-            return self._known
-        spread = torch.cat([self.weight.flatten(1), self.weight.new_zeros(self._channels, 1)], dim=1)
-        matrix = spread[:, self._taps].transpose(0, 1).flatten(1)
-        matrix = torch.cat([matrix, matrix.new_zeros(self._positions, 1)], dim=1)
-        bias = torch.cat([self.bias.repeat_interleave(self._positions), self.bias.new_ones(1)])
-        self._known = bias, matrix
-        return self._known
+    Inputs have a constant 1 at their end, so that biases are entries of the matrix too. The matrix is linear in the
+    weights and biases, and their gradient is the transposed map of the matrix's.
+    """
+
+    def __init__(self, values: Tensor, grid: int) -> None:
+        """`values` are like `initial_values`, and changed elsewhere; `changed` must be called then."""
+        channels = len(values) // (_TAPS + 1)
+        self.values = values
+        self._shape = (grid * grid + 1, channels * grid * grid + 1)
+        places = _places(channels, grid).to(values.device)
+        self._spread = (places.view(-1, 1) == torch.arange(len(values), device=values.device)).float()
+        self._constant = torch.zeros_like(self._spread[:, 0])
+        self._constant[-1] = 1
+        self._matrix: Tensor | None = None
+
+    def hidden(self, inputs: Tensor) -> Tensor:
+        """`(rows, channels x grid x grid + 1)`."""
+        if self._matrix is None:
+            self._matrix = torch.addmv(self._constant, self._spread, self.values).view(self._shape)
+        return (inputs @ self._matrix).relu_()
 
     def changed(self) -> None:
-        """Say that the weights were written to; fused optimizers do that without a trace in the tensors."""
-        self._known = None
+        """Say that the values were written to: the matrix is made again."""
+        self._matrix = None
 
-    def learn(self, pooled: Tensor, hidden: Tensor, grad_hidden: Tensor) -> None:
-        """Put into `.grad` what backpropagation would, given the gradient at the features."""
-        with torch.no_grad():
-            grad = (grad_hidden * (hidden > 0))[:, :-1].reshape(len(pooled), self._channels, self._positions)
-            grad_matrix = torch.einsum("rp,rcq->cpq", pooled, grad).flatten(1)
-            sums = grad.new_zeros(self._channels, 10).index_add_(1, self._taps.flatten(), grad_matrix)
-            # Fused optimizers read memory in order and ignore strides.
-            self.weight.grad = sums[:, :9].contiguous().view(self.weight.shape)
-            self.bias.grad = grad.sum((0, 2))
+    def gradient(self, inputs: Tensor, hidden: Tensor, grad_hidden: Tensor) -> Tensor:
+        """The gradient of the values, given that of what `hidden` returned."""
+        grad_matrix = inputs.t() @ (grad_hidden * (hidden > 0))
+        return self._spread.t().mv(grad_matrix.view(-1))
 
 
-def _taps(grid: int) -> Tensor:
-    """Which of a kernel's nine weights leads from each input position to each output position; 9 means none."""
+def _places(channels: int, grid: int) -> Tensor:
+    """Which of the values each entry of the matrix is; -1 for a constant."""
+    positions, channel = grid * grid, torch.arange(channels)
     place = torch.arange(grid)
     offset = place[:, None] - place[None, :] + 1  # of one axis: input minus output, where 0 to 2 is inside the kernel
     inside = (offset >= 0) & (offset <= 2)
     taps = 3 * offset[:, None, :, None] + offset[None, :, None, :]
-    taps = torch.where(inside[:, None, :, None] & inside[None, :, None, :], taps, 9)
-    return taps.reshape(grid * grid, grid * grid)
+    taps = torch.where(inside[:, None, :, None] & inside[None, :, None, :], taps, -1).reshape(positions, positions)
+    of_channels = torch.where(taps[:, None] < 0, -1, channel[:, None] * _TAPS + taps[:, None]).flatten(1)
+    biases = (channels * _TAPS + channel).repeat_interleave(positions)
+    return torch.nn.functional.pad(torch.cat([of_channels, biases[None]]), (0, 1), value=-1)

@@ -8,14 +8,15 @@ layers use its first units (ADA-GP, section 3.6).
 import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from adagp.defaults import PREDICTOR_CHANNELS, PREDICTOR_GRID
 from adagp.layers import Layer, Rows
-from adagp.predictors.grid_convolution import GridConvolution
+from adagp.predictors.adam import Adam
+from adagp.predictors.grid_convolution import GridConvolution, initial_values
 from adagp.predictors.interface import (
     Features,
     FeatureSpec,
@@ -45,13 +46,11 @@ class _LayerRecord:
     examples: int = 0
 
 
-@dataclass(frozen=True)
-class _ExampleWork:
-    """What one example adds to a learning step; inner products are fetched from the device for all examples at once."""
+class _Units(NamedTuple):
+    """The units of the last layer that predict one block, each a column, and the gradient of their weights."""
 
-    grad_hidden: Tensor
-    products: list[Tensor]
-    """For each block: `<prediction, true gradient>` and `|prediction|^2`."""
+    weights: Tensor
+    grad: Tensor
 
 
 class GradientNetwork:
@@ -73,6 +72,7 @@ class GradientNetwork:
         gamma: float = 0.1,
         predict_bias: bool = True,
         layers_per_step: int | None = None,
+        steps_per_round: int = 1,
         samples: int | None = None,
         literal: bool = False,
         seed: int = 0,
@@ -87,6 +87,8 @@ class GradientNetwork:
             gamma: See `milestones`.
             predict_bias: Give biases one extra output; otherwise their gradient is None in GP.
             layers_per_step: Learn from this many layers a step, in turn, instead of all.
+            steps_per_round: Learn from fewer where so many steps suffice for a turn of every layer: networks of few
+                layers have short batches.
             samples: Average at most this many samples of a batch, evenly spread, instead of all; fewer, down to a
                 quarter, where a sample has more than 256 positions.
             literal: The printed recipe; its first predictions may be many times larger than true gradients.
@@ -94,15 +96,17 @@ class GradientNetwork:
         """
         if layers_per_step is not None and layers_per_step < 1:
             raise ValueError("layers_per_step: must be at least 1, or None for all layers")
+        if steps_per_round < 1:
+            raise ValueError(f"steps_per_round = {steps_per_round}: must be at least 1")
         self.needs = FeatureSpec(output=Pooling(grid, samples))
         self._grid, self._channels, self._lr = grid, channels, lr
         self._milestones, self._gamma = list(milestones), gamma
-        self._predict_bias, self._layers_per_step = predict_bias, layers_per_step
+        self._predict_bias = predict_bias
+        self._layers_per_step, self._steps_per_round = layers_per_step, steps_per_round
         self._literal, self._seed = literal, seed
         self._turn = 0
         self._round: tuple[int, list[str]] | None = None  # a round's number, and its order
         self._records: dict[str, _LayerRecord] = {}
-        self._counted: tuple[tuple[tuple[int, ...], torch.device], Tensor, Tensor] | None = None
         self._total: SumOverRanks = no_other_ranks
 
     def share_rows(self, total: SumOverRanks) -> None:
@@ -119,13 +123,19 @@ class GradientNetwork:
         units = 1 + max((layer.fan_in for layer in layers), default=0)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self._seed)
-            self._conv = GridConvolution(self._channels, self._grid).to(device)
-            last = nn.Linear(features, units, dtype=torch.float32)
-        weights = torch.cat([last.weight.detach(), last.bias.detach()[:, None]], dim=1)  # the constant is an input too
-        self._last = (weights if self._literal else torch.zeros_like(weights)).to(device)  # autograd takes no part
-        self._fused = device.type in ("cpu", "cuda")  # one call instead of twenty
-        self._optimizer = torch.optim.Adam([*self._conv.parameters(), self._last], lr=self._lr, fused=self._fused)
-        self._scheduler = torch.optim.lr_scheduler.MultiStepLR(self._optimizer, self._milestones, self._gamma)
+            convolution = initial_values(self._channels)
+            linear = nn.Linear(features, units, dtype=torch.float32)
+        last = torch.cat([linear.weight.detach(), linear.bias.detach()[:, None]], dim=1).t()  # the constant's row too
+        if not self._literal:
+            last = torch.zeros_like(last)
+        # One vector for Adam. Of the last layer each column is a unit: products with rows are quickest that way.
+        self._values = torch.cat([convolution, last.flatten()]).to(device)
+        self._grads = torch.zeros_like(self._values)
+        first = len(convolution)
+        self._last, self._grad_last = (one[first:].view(last.shape) for one in (self._values, self._grads))
+        self._conv, self._grad_conv = GridConvolution(self._values[:first], self._grid), self._grads[:first]
+        self._adam = Adam(self._values, self._lr, self._milestones, self._gamma)
+        self._units = {layer.name: self._units_of(layer) for layer in layers}
 
     def layers_to_train_on(self) -> Collection[str]:
         """All layers, or the next few of a round that has each of them once.
@@ -133,9 +143,9 @@ class GradientNetwork:
         Every round has an order of its own: a plan with a rhythm must not hide the same layers again and again.
         """
         count = len(self._names)
-        few = min(self._layers_per_step or count, count)
-        if few == 0:
+        if count == 0:
             return set()
+        few = min(self._layers_per_step or count, -(-count // self._steps_per_round))
         rounds, place = divmod(self._turn, -(-count // few))
         if self._round is None or self._round[0] != rounds:
             self._round = rounds, random.Random(f"{self._seed} {rounds}").sample(self._names, count)
@@ -144,25 +154,20 @@ class GradientNetwork:
     def _inputs(self, requests: Sequence[tuple[Layer, Features]]) -> Tensor:
         """The pooled outputs of all these layers, stacked, each normalised to unit RMS: layer scales differ widely.
 
-        Of each layer there are those of the rows that this rank holds, and the RMS is that of all.
+        Of each layer there are those of the rows that this rank holds, and the RMS is that of all. A constant 1 ends
+        each row.
         """
         outputs = [features.output for _, features in requests if features.output is not None]
-        pooled = torch.cat(outputs)
         if not self._literal:
-            rows, roots = self._row_counts(tuple(len(output) for output in outputs), pooled.device)
-            scales = (torch.stack(torch._foreach_norm(outputs)) / roots).clamp(min=1e-12)
-            pooled = pooled / scales.repeat_interleave(rows, output_size=len(pooled))[:, None]
-        if all(layer.own is None for layer, _ in requests):
-            return pooled
-        parts = torch.split(pooled, [len(output) for output in outputs])
-        return torch.cat([part[layer.own or slice(None)] for part, (layer, _) in zip(parts, requests, strict=True)])
-
-    def _row_counts(self, counts: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-        """These numbers of rows as a tensor, and the roots of the numbers of entries in them."""
-        if self._counted is None or self._counted[0] != (counts, device):
-            rows = torch.tensor(counts, device=device)
-            self._counted = (counts, device), rows, (rows * self._grid**2).float().sqrt()
-        return self._counted[1:]
+            norms = torch._foreach_norm(outputs)
+            torch._foreach_div_(norms, [output.numel() ** 0.5 for output in outputs])
+            torch._foreach_clamp_min_(norms, 1e-12)
+            outputs = list(torch._foreach_div(outputs, norms))
+        own = [
+            output if layer.own is None else output[layer.own]
+            for output, (layer, _) in zip(outputs, requests, strict=True)
+        ]
+        return nn.functional.pad(torch.cat(own), (0, 1), value=1.0)
 
     def blocks(self, layer: Layer, rows: Rows) -> list[Tensor]:
         """The parts of a gradient that the network predicts: the weight's rows and, if wanted, the bias's."""
@@ -171,10 +176,10 @@ class GradientNetwork:
     def _has_bias(self, layer: Layer) -> bool:
         return self._predict_bias and layer.bias is not None
 
-    def _units(self, layer: Layer) -> list[slice]:
-        """Which units of the last layer predict each block."""
-        weight = slice(1, 1 + layer.fan_in)
-        return [weight, slice(0, 1)] if self._has_bias(layer) else [weight]
+    def _units_of(self, layer: Layer) -> list[_Units]:
+        """The units that predict each block of a layer."""
+        columns = [slice(1, 1 + layer.fan_in), *([slice(0, 1)] if self._has_bias(layer) else [])]
+        return [_Units(self._last[:, one], self._grad_last[:, one]) for one in columns]
 
     def _scales(self, layer: Layer, squares: Sequence[float] = ()) -> list[float]:
         """The running root mean square of each block's true gradient; `squares` stand in while that is 0."""
@@ -200,12 +205,12 @@ class GradientNetwork:
     ) -> Rows:
         bases = [None, None] if base is None else self.blocks(layer, base)
         predicted: list[Tensor] = []
-        for units, scale, start in zip(self._units(layer), scales, bases, strict=False):
-            weights, scaled = self._last[units].t(), scale * factor
+        for units, scale, start in zip(self._units[layer.name], scales, bases, strict=False):
+            scaled = scale * factor
             predicted.append(
-                (hidden @ weights).mul_(scaled)
+                (hidden @ units.weights).mul_(scaled)
                 if start is None
-                else torch.addmm(start, hidden, weights, beta=factor, alpha=scaled)
+                else torch.addmm(start, hidden, units.weights, beta=factor, alpha=scaled)
             )
         return Rows(predicted[0], predicted[1] if len(predicted) > 1 else None)
 
@@ -231,33 +236,31 @@ class GradientNetwork:
     def _step(
         self, examples: Sequence[TrainingExample], bases: Mapping[str, Rows], sums: Sequence[Tensor]
     ) -> tuple[dict[str, GradientAlignment], list[Tensor]]:
-        grad_last = torch.zeros_like(self._last)
         inputs = self._inputs([(one.layer, one.features) for one in examples if one.features is not None])
         hidden = self._conv.hidden(inputs)
-        parts = torch.split(hidden, [example.layer.own_out for example in examples])
-        works = [
-            self._work(example, part, bases.get(example.layer.name), grad_last, 2 / len(examples))
-            for example, part in zip(examples, parts, strict=True)
+        grad_hidden = torch.zeros_like(hidden)
+        self._grads.zero_()
+        sizes = [example.layer.own_out for example in examples]
+        parts = hidden.split(sizes)
+        products = [
+            product
+            for example, part, grad in zip(examples, parts, grad_hidden.split(sizes), strict=True)
+            for product in self._work(example, part, grad, bases.get(example.layer.name), 2 / len(examples))
         ]
-        mapes = self._mapes(examples, parts, bases)
-        self._conv.learn(inputs, hidden, torch.cat([work.grad_hidden for work in works]))
-        products = torch.stack([product for work in works for product in work.products])
-        used = grad_last[: 1 + max(example.layer.fan_in for example in examples)]  # all other units rest
-        grads = [used, *(part.grad for part in self._conv.parameters() if part.grad is not None)]
-        products, mapes, *totals = self._total([products, mapes, *grads, *sums])
-        for grad, total in zip(grads, totals, strict=False):
-            grad.copy_(total)
-        self._last.grad = grad_last
-        self._optimizer.step()
+        due = [one for one in zip(examples, parts, strict=True) if self._is_mape_due(one[0].layer)]
+        mapes = self._mapes(due, bases)
+        self._grad_conv.copy_(self._conv.gradient(inputs, hidden, grad_hidden))
+        numbers, grads, *totals = self._total([torch.stack([*products, *mapes]), self._grads, *sums])
+        self._adam.step(grads)
         self._conv.changed()
-        self._scheduler.step()
-        self._keep_mapes(examples, mapes)
-        values = iter(products.tolist())
-        found = {}
-        for example, work in zip(examples, works, strict=True):
-            own = [next(values) for _ in work.products]
-            found[example.layer.name] = self.alignment(example, dot=sum(own[::2]), square=sum(own[1::2]))
-        return found, totals[len(grads) :]
+        values = iter(numbers.tolist())
+        aligned = [[next(values) for _ in self._units[example.layer.name]] for example in examples for _ in range(2)]
+        self._keep_mapes(examples, dict(zip((example.layer.name for example, _ in due), values, strict=True)))
+        found = {
+            example.layer.name: self.alignment(example, sum(dots), sum(squares))
+            for example, dots, squares in zip(examples, aligned[::2], aligned[1::2], strict=True)
+        }
+        return found, totals
 
     def alignment(self, example: TrainingExample, dot: float, square: float) -> GradientAlignment:
         """The alignment of a prediction, given its inner product with the true gradient and its sum of squares.
@@ -275,36 +278,37 @@ class GradientNetwork:
         )
 
     def _work(
-        self, example: TrainingExample, hidden: Tensor, base: Rows | None, grad_last: Tensor, weight: float
-    ) -> "_ExampleWork":
-        """Add the gradient of one example's loss to `grad_last`; return the inner products that give its alignment."""
-        true_grads = self.blocks(example.layer, example.true_grad)
-        scales = self._scales(example.layer, example.squares)[: len(true_grads)]
-        predicted = self._rows(example.layer, hidden, base, scales).blocks()
-        grad_hidden = torch.zeros_like(hidden)
-        products: list[Tensor] = []
-        for true_grad, block, units, scale in zip(
-            true_grads, predicted, self._units(example.layer), scales, strict=True
-        ):
-            flat = block.flatten()
-            products += [flat @ true_grad.flatten(), flat @ flat]
-            error = block.sub_(true_grad)
-            factor = weight / (example.layer.out * true_grad.shape[1] * max(scale, 1e-30))
-            grad_hidden.addmm_(error, self._last[units], alpha=factor)
-            # `.t()` after the product: the same product the other way round takes three times as long.
-            grad_last[units].add_((hidden.t() @ error).t(), alpha=factor)
-        return _ExampleWork(grad_hidden, products)
+        self, example: TrainingExample, hidden: Tensor, grad_hidden: Tensor, base: Rows | None, weight: float
+    ) -> list[Tensor]:
+        """Add the gradients of one example's loss.
 
-    def _mapes(self, examples: Sequence[TrainingExample], parts: Sequence[Tensor], bases: Mapping[str, Rows]) -> Tensor:
-        """MAPE of each weight that is due, on a few rows: a running figure needs no more.
+        Returns:
+            What gives its alignment: `<prediction, true gradient>` for each block, then `|prediction|^2` for each.
+        """
+        layer = example.layer
+        true_grads = self.blocks(layer, example.true_grad)
+        scales = self._scales(layer, example.squares)
+        predicted = self._rows(layer, hidden, base, scales).blocks()
+        flat = [block.view(-1) for block in predicted]
+        products = [one.dot(true.reshape(-1)) for one, true in zip(flat, true_grads, strict=True)]
+        products += [one.dot(one) for one in flat]
+        for true_grad, block, units, scale in zip(true_grads, predicted, self._units[layer.name], scales, strict=False):
+            error = block.sub_(true_grad)
+            factor = weight / (layer.out * true_grad.shape[1] * max(scale, 1e-30))
+            grad_hidden.addmm_(error, units.weights.t(), alpha=factor)
+            units.grad.addmm_(hidden.t(), error, alpha=factor)
+        return products
+
+    def _mapes(self, due: Sequence[tuple[TrainingExample, Tensor]], bases: Mapping[str, Rows]) -> list[Tensor]:
+        """MAPE of the weights of these examples, on a few rows: a running figure needs no more.
 
         A rank that holds some of these rows measures those, and its share of them weighs the result.
         """
+        if not due:
+            return []
         shares, predicted, true = [], [], []
-        for example, hidden in zip(examples, parts, strict=True):
+        for example, hidden in due:
             layer = example.layer
-            if not self._is_mape_due(layer):
-                continue
             rows = slice(None, None, -(-layer.out // _MAPE_ROWS))
             pick = layer.own_part(rows)
             base = bases.get(layer.name)
@@ -313,15 +317,14 @@ class GradientNetwork:
             shares.append(len(few) / len(range(layer.out)[rows]))
             predicted.append(self._rows(layer, hidden[pick], sample, self._scales(layer)).weight.flatten())
             true.append(few.flatten())
-        found = mean_absolute_percentage_errors(predicted, true) if shares else []
-        return self._last.new_tensor([share * mape for share, mape in zip(shares, found, strict=True)])
+        found = mean_absolute_percentage_errors(predicted, true)
+        return [self._values.new_tensor(share * mape) for share, mape in zip(shares, found, strict=True)]
 
-    def _keep_mapes(self, examples: Sequence[TrainingExample], mapes: Tensor) -> None:
-        due = [example.layer for example in examples if self._is_mape_due(example.layer)]
-        for layer, mape in zip(due, mapes.tolist(), strict=True):
-            self._records[layer.name].mape = mape
+    def _keep_mapes(self, examples: Sequence[TrainingExample], mapes: Mapping[str, float]) -> None:
         for example in examples:
-            self._records[example.layer.name].examples += 1
+            record = self._records[example.layer.name]
+            record.mape = mapes.get(example.layer.name, record.mape)
+            record.examples += 1
 
     def _is_mape_due(self, layer: Layer) -> bool:
         """In every eighth example of a layer, the first one among them."""
@@ -334,12 +337,10 @@ class GradientNetwork:
         record.mean_squares = [0.9 * a + 0.1 * b for a, b in zip(old, new, strict=True)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, Adam, its learning-rate schedule, and the scales."""
+        """Weights, Adam, and the scales."""
         return {
-            "conv": self._conv.state_dict(),
-            "last": self._last.clone(),
-            "optimizer": self._optimizer.state_dict(),
-            "scheduler": {"last_epoch": self._scheduler.last_epoch},
+            "values": self._values.clone(),
+            "adam": self._adam.state_dict(),
             "layers": {name: asdict(record) for name, record in self._records.items()},
             "options": self._options(),
             "turn": self._turn,
@@ -362,12 +363,9 @@ class GradientNetwork:
                     f"the saved predictor has {option}={state['options'][option]}, this one {option}={here}: "
                     "build it with the same options"
                 )
-        self._conv.load_state_dict(state["conv"])
+        self._values.copy_(state["values"])
         self._conv.changed()
-        self._last.copy_(state["last"])
-        groups = [group | {"fused": self._fused} for group in state["optimizer"]["param_groups"]]
-        self._optimizer.load_state_dict({**state["optimizer"], "param_groups": groups})
-        self._scheduler.last_epoch = state["scheduler"]["last_epoch"]
+        self._adam.load_state_dict(state["adam"])
         self._records = {name: _LayerRecord(**record) for name, record in state["layers"].items()}
         self._turn = state["turn"]
 

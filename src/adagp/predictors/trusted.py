@@ -40,15 +40,15 @@ class TrustedPredictor:
         """Set what is remembered and how fast trust moves.
 
         Args:
-            network: Learns what the mean misses. The default learns from 4 layers a batch, in turn, and averages 16
-                samples.
+            network: Learns what the mean misses. The default learns from a quarter of the layers a batch, at most 4, in
+                turn, and averages 16 samples.
             mean_decay: Weight of the past in the running mean of true gradients.
             trust_rate: How far one BP batch moves a layer's trust, per unit of cosine.
             most_rows: A layer with more rows is large.
         """
         if most_rows < 1:
             raise ValueError(f"most_rows = {most_rows}: must be at least 1")
-        self._network = network or GradientNetwork(samples=16, layers_per_step=4)
+        self._network = network or GradientNetwork(samples=16, layers_per_step=4, steps_per_round=4)
         self.needs = self._network.needs
         self._means = RunningRows(mean_decay, most_rows)
         self._most_rows = most_rows
@@ -113,9 +113,9 @@ class TrustedPredictor:
         sums = [_sums_of([pair for own in pairs for pair in own]), *(self._sums_of_part(example) for example in large)]
         found, totals = self._network.fit(corrected, means, [part for part in sums if len(part)])
         values = iter([value for total in totals for value in total.tolist()])
-        for example, own in zip(others, pairs, strict=True):
-            products = [next(values) for _ in 2 * own]
-            found[example.layer.name] = self._network.alignment(example, sum(products[::2]), sum(products[1::2]))
+        dots, squares = ([[next(values) for _ in own] for own in pairs] for _ in range(2))
+        for example, dot, square in zip(others, dots, squares, strict=True):
+            found[example.layer.name] = self._network.alignment(example, sum(dot), sum(square))
         for example in large:
             found[example.layer.name] = self._alignment_of_part(example, values)
         self._means.add({example.layer.name: example.true_grad for example in examples})
@@ -184,6 +184,8 @@ class TrustedPredictor:
 
 
 def _sums_of(pairs: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """For each pair of a mean and a true gradient: their inner product, and the mean's with itself."""
-    products = [product for mean, true_grad in pairs for product in (mean @ true_grad, mean @ mean)]
-    return torch.stack(products) if products else torch.empty(0)
+    """The inner product of each mean with its true gradient, then the sum of squares of each mean."""
+    if not pairs:
+        return torch.empty(0)
+    dots = torch.stack([mean @ true_grad for mean, true_grad in pairs])
+    return torch.cat([dots, torch.stack(torch._foreach_norm([mean for mean, _ in pairs])).square_()])

@@ -31,8 +31,7 @@ class StridedShape(NamedTuple):
     strides: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class BatchSum:
+class BatchSum(NamedTuple):
     """The sum over some samples of a tensor, flat, in the order of its memory."""
 
     total: Tensor
@@ -124,7 +123,7 @@ def stack_feature_maps(sums: Sequence[tuple[Layer, BatchSum]]) -> list[tuple[lis
             found.append((places, first.layout.view(layer, first.mean()).transpose(0, 1).float()))
             continue
         totals = [sums[place][1].total for place in places]
-        stacked = torch.stack(totals) if len(totals) > 1 else totals[0][None]
+        stacked = torch.stack(totals) if len(totals) > 1 else totals[0]
         means = stacked if samples == 1 else stacked / samples
         found.append((places, means.as_strided((len(places), *maps.shape), (entries, *maps.strides))))
     return found
