@@ -20,7 +20,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain, cycle, repeat
+from itertools import chain, cycle, product, repeat
 from time import monotonic, perf_counter, sleep
 from typing import Any
 
@@ -226,15 +226,19 @@ def main() -> int:
         print(f"benchmarks.links is skipped: {reason}")
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the namespaces are removed then too
-    found = [
-        row
-        for megabits in options.megabits
-        for delay_ms in options.delays_ms
-        for row in rows(megabits, delay_ms, options.networks, options.images, options.rounds, options.limit_seconds)
-    ]
-    machine = f"{describe(torch.device('cpu'))['processor']}, 2 ranks, one thread each, {options.images} images a rank"
-    print(json.dumps({"machine": machine, "links": found}, indent=2) if options.json else table(machine, found))
+    found: list[dict[str, Any]] = []
+    try:
+        for megabits, delay_ms in product(options.megabits, options.delays_ms):
+            found += rows(megabits, delay_ms, options.networks, options.images, options.rounds, options.limit_seconds)
+    finally:  # what is measured is worth printing where the rest was stopped
+        print(report(found, options.images, options.json))
     return 0
+
+
+def report(found: Sequence[dict[str, Any]], images: int, as_json: bool) -> str:
+    """Everything, with the machine it was measured on."""
+    machine = f"{describe(torch.device('cpu'))['processor']}, 2 ranks, one thread each, {images} images a rank"
+    return json.dumps({"machine": machine, "links": found}, indent=2) if as_json else table(machine, found)
 
 
 def table(machine: str, found: Sequence[dict[str, Any]]) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import distributed, nn
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -40,15 +41,14 @@ def train(rank: int, count: int, way: str, killed_at: int, folder: str) -> Any:
     model = DistributedDataParallel(network) if way == "DDP" else network
     gp = AdaGP(model, sgd(model), schedules.fixed(1, 1))
     path = Path(folder, "saved")
-    if path.exists():
-        parts = state(network, gp)
-        checkpoint.load(parts, checkpoint_id=path)
-        set_state_dict(network, gp.optimizer, model_state_dict=parts["model"], optim_state_dict=parts["optimizer"])
+    resumes = path.exists()
+    if resumes:
+        load(network, gp, path)
         assert gp.step_index == SAVED
     try:
         for step in range(gp.step_index, STEPS):
-            if step == SAVED and not path.exists():
-                checkpoint.save(state(network, gp), checkpoint_id=path)
+            if step == SAVED and not resumes:
+                save(network, gp, path)
             if step == killed_at and rank == count - 1 and not Path(folder, "killed").exists():
                 Path(folder, "killed").touch()
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -65,6 +65,27 @@ def train(rank: int, count: int, way: str, killed_at: int, folder: str) -> Any:
 def state(network: nn.Module, gp: AdaGP) -> dict[str, Any]:
     model, optimizer = get_state_dict(network, gp.optimizer)
     return {"model": model, "optimizer": optimizer, "gp": gp}
+
+
+def save(network: nn.Module, gp: AdaGP, path: Path) -> None:
+    """All ranks of a sharded model together, or the first of those that hold the same."""
+    if gp.model is network:
+        checkpoint.save(state(network, gp), checkpoint_id=path)
+        return
+    if distributed.get_rank() == 0:
+        path.parent.mkdir(exist_ok=True)
+        torch.save([part.state_dict() for part in (network, gp.optimizer, gp)], path)
+    distributed.barrier()
+
+
+def load(network: nn.Module, gp: AdaGP, path: Path) -> None:
+    if gp.model is not network:
+        for part, saved in zip((network, gp.optimizer, gp), torch.load(path, weights_only=True), strict=True):
+            part.load_state_dict(saved)
+        return
+    parts = state(network, gp)
+    checkpoint.load(parts, checkpoint_id=path)
+    set_state_dict(network, gp.optimizer, model_state_dict=parts["model"], optim_state_dict=parts["optimizer"])
 
 
 @pytest.mark.parametrize(

@@ -74,9 +74,27 @@ def difference(one: nn.Module, two: nn.Module) -> float:
     return float(max(abs(mine - expected[name]).max() for name, mine in whole(one).items()))
 
 
-def both(rank: int, count: int, predictor: str, steps: int, units: str) -> dict[str, Any]:
+def smooth() -> nn.Sequential:
+    """A network without a kink, where a rounding error stays one: it can flip no ReLU and no maximum."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.Tanh(),
+        nn.Conv2d(4, 4, 3, padding=1, groups=4, bias=False),
+        nn.Tanh(),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(4 * 9, 8),
+        nn.Tanh(),
+        nn.Linear(8, 3),
+    )
+
+
+def both(rank: int, count: int, predictor: str, steps: int, units: str, is_smooth: bool) -> dict[str, Any]:
     """How far the weights of both ways differ, how far rounding alone moves them, and what each counted."""
-    network, rounded, model = build(), build(), build()
+    make = smooth if is_smooth else build
+    network, rounded, model = make(), make(), make()
     exact = wrapped(network, rank, predictor, steps)
     with torch.no_grad():
         for parameter in rounded.parameters():
@@ -88,38 +106,44 @@ def both(rank: int, count: int, predictor: str, steps: int, units: str) -> dict[
     return {
         "difference": difference(model, network),
         "rounding": difference(rounded, network),
-        "moved": difference(network, build()),
+        "moved": difference(network, make()),
         "counts": [exact.counts(), gp.counts()],
         "quality": [{name: (q.cosine, q.trust) for name, q in one.quality().items()} for one in (exact, gp)],
     }
 
 
 @pytest.mark.parametrize(
-    ("ranks", "predictor", "steps", "units"),
+    ("ranks", "predictor", "steps", "units", "is_smooth"),
     [
-        (2, "trusted", 32, "modules"),
-        (2, "paper", 32, "whole"),
-        (2, "trusted", 24, "reshard"),
-        pytest.param(4, "trusted", 32, "reshard", marks=pytest.mark.slow),
-        pytest.param(2, "trusted", 300, "modules", marks=pytest.mark.slow),
-        pytest.param(4, "trusted", 300, "modules", marks=pytest.mark.slow),
-        pytest.param(4, "paper", 300, "reshard", marks=pytest.mark.slow),
+        (2, "trusted", 32, "modules", True),
+        (2, "paper", 32, "whole", True),
+        (2, "trusted", 24, "reshard", False),
+        pytest.param(4, "trusted", 32, "reshard", True, marks=pytest.mark.slow),
+        pytest.param(2, "trusted", 300, "modules", True, marks=pytest.mark.slow),
+        pytest.param(4, "trusted", 300, "modules", True, marks=pytest.mark.slow),
+        pytest.param(2, "trusted", 300, "modules", False, marks=pytest.mark.slow),
+        pytest.param(4, "trusted", 300, "modules", False, marks=pytest.mark.slow),
+        pytest.param(4, "paper", 300, "reshard", False, marks=pytest.mark.slow),
     ],
 )
-def test_sharded_training_gives_the_weights_of_whole_ones(ranks: int, predictor: str, steps: int, units: str) -> None:
-    for found in on_ranks(ranks, both, predictor, steps, units):
+def test_sharded_training_gives_the_weights_of_whole_ones(
+    ranks: int, predictor: str, steps: int, units: str, is_smooth: bool
+) -> None:
+    for found in on_ranks(ranks, both, predictor, steps, units, is_smooth):
         assert found["moved"] > 0.1
         exact, sharded = found["counts"]
         assert exact == sharded
         assert {"predicted", "mean", "last", "random", "zero", "skip", "backprop"} <= sharded.keys()
         assert found["quality"][0].keys() == found["quality"][1].keys()
-        if steps > 100:  # training amplifies every difference: hold it against that of the last bit of each weight
+        if (
+            steps > 100 and not is_smooth
+        ):  # training amplifies every difference: here is that of every weight's last bit
             assert found["difference"] < found["rounding"]
             continue
-        # Where rounding flips a ReLU the weights differ by 1e-5; rows in a wrong place would make it 1e-2.
-        assert found["difference"] < 1e-3 * found["moved"]
+        # Rows in a wrong place would make it 1e-2. Rounding that flips a ReLU makes it 1e-5; 300 batches amplify it.
+        assert found["difference"] < (1e-5 if is_smooth and steps < 100 else 1e-3) * found["moved"]
         for exact, sharded in zip(*(one.values() for one in found["quality"]), strict=True):
-            assert sharded == pytest.approx(exact, abs=1e-2)
+            assert sharded == pytest.approx(exact, abs=1e-4 if is_smooth and steps < 100 else 1e-2)
 
 
 def share_of(rank: int, count: int, step: int) -> tuple[Tensor, Tensor]:
