@@ -125,8 +125,9 @@ def test_whatever_is_changed_is_refused_or_harmless(recipe: Recipe, digits: Data
         (("records",), "list", "it is at batch 20, but counts"),
         (("random", "states", 0), "tensor", r"random\.states"),
         (("optimizer", "state", 0, "momentum_buffer"), "longer", r"state\.0\.momentum_buffer is float32\[32"),
-        (("gp", "predictor", "network", "optimizer", "state", 2, "exp_avg"), "longer", r"state\.2\.exp_avg is float32"),
-        (("gp", "predictor", "network", "optimizer", "state", 2, "exp_avg"), "gone", r"state has a foreign '2'"),
+        (("gp", "predictor", "network", "adam", "mean"), "longer", r"network\.adam\.mean is float32"),
+        (("gp", "predictor", "network", "adam", "mean"), "gone", r"network\.adam lacks 'mean'"),
+        (("gp", "predictor", "network", "adam", "steps"), "negative", r"network\.adam\.steps = -7 is negative"),
         (
             ("optimizer", "param_groups", 0, "weight_decay"),
             "gone",

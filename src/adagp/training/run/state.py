@@ -87,10 +87,7 @@ def _mapping_fault(found: Any, like: Mapping[Any, Any], place: str, own: Collect
         if fixed:
             return f"{place}.{fixed[0]} is not {like[fixed[0]]}"
     inner = (fault(found[key], like[key], f"{place}.{key}" if place else str(key), own) for key in like if key in found)
-    problem = next((problem for problem in inner if problem), None)
-    if problem is None and {"conv", "last", "optimizer"} <= like.keys():  # a predictor's
-        return optimizer_fault(found["optimizer"], [*like["conv"].values(), like["last"]], f"{place}.optimizer")
-    return problem
+    return next((problem for problem in inner if problem), None)
 
 
 def _is_optimizer_state(found: Any) -> bool:
