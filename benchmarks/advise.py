@@ -265,6 +265,7 @@ def main() -> int:
             continue
         print(f"{name}: about {2 * given.seconds:.0f} s", file=sys.stderr)
         results[name] = check_on_a_steady_machine(name, given.seconds)
+        print(table({name: results[name]}), file=sys.stderr)  # so that a run that is stopped has said something
     wrong = failures(results)
     if given.json:
         print(
