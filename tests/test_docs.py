@@ -132,6 +132,11 @@ def test_lines_are_short_enough_to_read() -> None:
             assert len(line) <= 120 or line.startswith(("|", "![")), f"{path}:{number}: more than 120 characters"
 
 
+def test_no_list_item_hides_at_the_end_of_a_line() -> None:
+    text = [(page, line) for page in PAGES for line in page.read_text(encoding="utf-8").splitlines()]
+    assert not [(page.name, line) for page, line in text if re.search(r"[.;:] - \*\*", line)]
+
+
 def test_the_drawing_names_every_package() -> None:
     drawing = (ROOT / "docs" / "architecture-packages.svg").read_text(encoding="utf-8")
     packages = {folder.name for folder in (ROOT / "src" / "adagp").iterdir() if (folder / "__init__.py").is_file()}
