@@ -34,13 +34,15 @@ def test_only_what_was_ordered_beyond_doubt_can_be_wrong() -> None:
     ]
 
 
-def test_unknown_predicts_nothing() -> None:
+def test_unknown_predicts_nothing_and_an_interval_what_is_in_it() -> None:
     unknown = row("a", (1.3, 1.4), 0.5)
     unknown["predicted"] = {"ratio": 1.3, "low": None, "high": None}
+    rows = [unknown, row("b", (1.0, 2.0), 1.9), row("c", (1.0, 1.02), 1.1)]
     followed = {"option": "as it is", "predicted": 0.1, "measured": 0.1, "off": 0.0}
-    assert (
-        advise.failures({"net": {"options": [unknown], "wrong_order": [], "followed": followed, "drift": -0.05}}) == []
-    )
+    result = {"options": rows, "wrong_order": [], "followed": followed, "drift": -0.05}
+    assert advise.failures({"net": result}) == []
+    outside = {**result, "options": [*rows, row("d", (1.0, 1.1), 1.2)]}
+    assert advise.failures({"net": outside}) == ["net: d is off by +14.3 %"]
 
 
 def test_seconds_and_order_are_printed() -> None:
