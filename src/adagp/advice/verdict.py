@@ -11,6 +11,8 @@ from adagp.advice.result import Advice, SourceFinding
 
 SMALLER = 0.9
 """Memory below this share is worth a word."""
+MAY_PAY = 1.1
+"""An interval that ends above leaves open whether the option is worth having."""
 
 
 def with_verdict(advice: Advice) -> Advice:
@@ -49,9 +51,14 @@ def _headline(advice: Advice) -> str:
     if paying:
         best = paying[0]
         return f"No exact option was seen to pay; {best.name} is worth {best.worth:.2f} x, with inexact gradients."
-    bounds = [option.speed_up.high for option in options if option.exact]
-    most = f"; no exact option is more than {max(bounds):.2f} x as fast" if bounds and max(bounds) < inf else ""
-    return f"Nothing that was measured makes this training faster on this machine{most}."
+    single = [option for option in options if option.exact and option.last_part is None]
+    likely = max((one for one in single if one.finding == "unclear"), key=lambda one: one.speed_up.ratio, default=None)
+    if likely is not None and likely.speed_up.high > MAY_PAY:
+        found = "too few rounds tell" if likely.speed_up.high == inf else f"{likely.speed_up.text()} x"
+        return f"Nothing is sure to make this training faster; {likely.name} may, {found}. Measure for longer."
+    most = max((option.speed_up.high for option in single), default=None)
+    bound = "" if most is None else f"; no exact option is more than {most:.2f} x as fast"
+    return f"Nothing that was measured makes this training faster on this machine{bound}."
 
 
 def _where_time_goes(advice: Advice) -> str:
