@@ -1,5 +1,7 @@
 import json
+import os
 import re
+import subprocess
 import sys
 from itertools import count
 from pathlib import Path
@@ -284,3 +286,32 @@ def test_the_demo_begins_with_advice_for_its_own_training() -> None:
     assert first[:4] == ["advise", "--preset", "demo", "--seconds"]
     assert float(first[4]) <= 15, "the demo takes two minutes in all"
     assert second == ["compare", "--preset", "demo"]
+
+
+SHARED = (
+    "torch.distributed.init_process_group('gloo'); model = nn.parallel.DistributedDataParallel(model); "
+    "optimizer = torch.optim.SGD(model.parameters(), lr=0.1); data = [(x, y), (x + 1, y)]"
+)
+
+
+def torchrun(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "adagp"]
+    given = ["advise", "--seconds", "2", "--module", "mine.py:build", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*command, *given], cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_a_file_of_the_user_that_ranks_share(folder: Path) -> None:
+    write(folder, SHARED)
+    done = torchrun(folder, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["messages"]["ranks"] == 2
+
+
+def test_ranks_without_a_shared_model_are_refused(folder: Path) -> None:
+    write(folder)
+    done = torchrun(folder)
+    assert done.returncode != 0
+    assert "module: 2 ranks run, and the model of build() is not in DistributedDataParallel" in done.stderr

@@ -12,7 +12,9 @@ from adagp.advice.rounds import LEAST_BATCHES, Candidate, Rounds
 
 LEAST_START = 8.0
 """Seconds that a process needs to start, at least."""
-OTHER_PROCESS = "it acts when a process starts; use the command line, with --module for a training of yours"
+OTHER_PROCESS = (
+    "it acts when a process starts; use the command line without torchrun, with --module for a training of yours"
+)
 
 
 def study_environments(worker: Sequence[str] | None, budget: Budget, batch_seconds: float, study: ExactStudy) -> None:

@@ -1,5 +1,6 @@
 """`adagp advise`: what would make a training faster or smaller on this machine."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,11 +149,9 @@ def _advise(
 ) -> "Advice | None":
     """Advice for the training of the options; None on all ranks but the first."""
     from adagp import data
-    from adagp.advice import advise
-    from adagp.advice.user_file import load_training
-    from adagp.training.advise_worker import module_command, recipe_command
+    from adagp.training.advise_worker import recipe_command
     from adagp.training.advising import advise_recipe
-    from adagp.training.run.world import join, own_device, refuse_torchrun
+    from adagp.training.run.world import join, own_device
 
     recipe_options = chosen.recipe_options()
     if chosen.module is not None:
@@ -160,18 +159,7 @@ def _advise(
             raise InputError("module: has its own model, data and rates; leave all other options of a training out")
         if device is not None:
             raise InputError("module: decides the device itself; move the model there in its build function")
-        refuse_torchrun("advise --module")
-        own = load_training(chosen.module)
-        return advise(
-            own.model,
-            own.optimizer,
-            own.closure,
-            loader=own.loader,
-            seconds=seconds,
-            compile=compiles,
-            worker=module_command(chosen.module),
-            progress=progress,
-        )
+        return _advise_module(chosen.module, seconds, compiles, progress)
     recipe = chosen.recipe()
     dataset = data.load_any(recipe.data, data_root)
     where = own_device(chosen_device(device))
@@ -187,6 +175,40 @@ def _advise(
             progress=progress if world.is_main else lambda share, text: None,
         )
     return advice if world.is_main else None
+
+
+def _advise_module(module: str, seconds: float, compiles: bool, progress: "Report") -> "Advice | None":
+    """Advice for a training in the user's file, whose `build` joins the ranks; None on all ranks but the first."""
+    from torch import distributed
+    from torch.nn.parallel import DistributedDataParallel
+
+    from adagp.advice import advise
+    from adagp.advice.user_file import load_training
+    from adagp.training.advise_worker import module_command
+
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    own = load_training(module)
+    if ranks > 1 and not isinstance(own.model, DistributedDataParallel):
+        raise InputError(
+            f"module: {ranks} ranks run, and the model of build() is not in DistributedDataParallel: call "
+            "torch.distributed.init_process_group and wrap it there, or start the command without torchrun"
+        )
+    is_main = ranks == 1 or distributed.get_rank() == 0
+    try:
+        advice = advise(
+            own.model,
+            own.optimizer,
+            own.closure,
+            loader=own.loader,
+            seconds=seconds,
+            compile=compiles,
+            worker=module_command(module) if ranks == 1 else None,
+            progress=progress if is_main else lambda share, text: None,
+        )
+    finally:
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
+    return advice if is_main else None
 
 
 def _pipelines(advice: "Advice", stages: int | None, microbatches: int) -> tuple[list["PipelineFinding"], str | None]:
