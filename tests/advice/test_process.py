@@ -24,15 +24,15 @@ def test_a_worker_does_a_batch_when_asked(tmp_path: Path) -> None:
     with Worker(command, {}) as worker:
         worker.wait(30)
         for _ in range(3):
-            worker.step()
-        assert log.read_text() == "" or set(log.read_text()) == {"x"}
+            worker.step(30)
+    assert log.read_text() == "xxx"
 
 
 def test_variables_are_set_in_the_worker_only() -> None:
     command = script("import os; sys.stdin.readline(); say('ready' if os.environ['OF_A_TEST'] == '1' else 'no')")
     with Worker(command, {"OF_A_TEST": "1"}) as worker:
         worker.wait(30)
-        worker.step()
+        worker.step(30)
     assert "OF_A_TEST" not in os.environ
 
 
@@ -47,7 +47,7 @@ def test_a_worker_that_fails_says_why(text: str, message: str) -> None:
     with Worker(script(text), {}) as worker:
         worker.wait(30)
         with pytest.raises(WorkerError, match=message):
-            worker.step()
+            worker.step(30)
 
 
 def test_a_worker_that_has_ended_says_why() -> None:
@@ -55,9 +55,9 @@ def test_a_worker_that_has_ended_says_why() -> None:
         worker.wait(30)
         worker._process.wait()
         with pytest.raises(WorkerError, match="KeyError: x"):
-            worker.step()
+            worker.step(30)
         with pytest.raises(WorkerError, match="another process ended"):
-            worker.step()
+            worker.step(30)
 
 
 def test_a_worker_that_does_not_start_is_not_waited_for() -> None:
@@ -66,6 +66,13 @@ def test_a_worker_that_does_not_start_is_not_waited_for() -> None:
     with Worker(command, {}) as worker, pytest.raises(WorkerError, match="did not start within 0 s"):
         worker.wait(0.2)
     assert time.monotonic() - begin < 20
+
+
+def test_a_worker_that_hangs_in_a_batch_is_given_up() -> None:
+    with Worker(script("import time; time.sleep(60)"), {}) as worker:
+        worker.wait(30)
+        with pytest.raises(WorkerError, match="did not finish a batch within 0 s"):
+            worker.step(0.2)
 
 
 def test_only_what_is_not_set_yet_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from adagp.advice.allocator import EnvironmentOption, environment_options
 from adagp.advice.budget import PROCESSES, TOGETHER, Budget
@@ -12,6 +13,8 @@ from adagp.advice.rounds import LEAST_BATCHES, Candidate, Rounds
 
 LEAST_START = 8.0
 """Seconds that a process needs to start, at least."""
+PATIENCE = 20
+"""Batches as they are after which a batch of another process is given up."""
 OTHER_PROCESS = (
     "it acts when a process starts; use the command line without torchrun, with --module for a training of yours"
 )
@@ -39,7 +42,7 @@ def study_environments(worker: Sequence[str] | None, budget: Budget, batch_secon
         study.not_measured |= dict.fromkeys(names, NO_TIME)
         return
     try:
-        rounds = _in_processes(worker, options, budget, start_seconds)
+        rounds = _in_processes(worker, options, budget, start_seconds, LEAST_START + PATIENCE * batch_seconds)
     except WorkerError as error:
         study.not_measured |= dict.fromkeys(names, str(error))
         return
@@ -52,7 +55,11 @@ def study_environments(worker: Sequence[str] | None, budget: Budget, batch_secon
 
 
 def _in_processes(
-    worker: Sequence[str], options: Sequence[EnvironmentOption], budget: Budget, start_seconds: float
+    worker: Sequence[str],
+    options: Sequence[EnvironmentOption],
+    budget: Budget,
+    start_seconds: float,
+    patience: float,
 ) -> Rounds:
     start_by = budget.clock() + start_seconds
     environments = {AS_IS: {}, **{option.name: option.variables for option in options}}
@@ -60,4 +67,4 @@ def _in_processes(
         workers = {name: stack.enter_context(Worker(worker, variables)) for name, variables in environments.items()}
         for one in workers.values():
             one.wait(start_by - budget.clock())
-        return budget.measure([Candidate(name, one.step) for name, one in workers.items()], PROCESSES)
+        return budget.measure([Candidate(name, partial(one.step, patience)) for name, one in workers.items()], PROCESSES)

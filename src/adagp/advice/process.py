@@ -47,21 +47,25 @@ class Worker:
         Raises:
             WorkerError: When that takes longer, or it fails.
         """
-        answer = self._stream(self._process.stdout)
-        if not select.select([answer], [], [], max(seconds, 0.0))[0]:
-            raise WorkerError(f"another process did not start within {seconds:.0f} s")
-        self._read()
+        self._read(seconds, "start")
 
-    def step(self) -> None:
-        """Let it do one batch."""
+    def step(self, patience: float) -> None:
+        """Let it do one batch, in at most so many seconds.
+
+        Raises:
+            WorkerError: When that takes longer, or it fails.
+        """
         asked = self._stream(self._process.stdin)
         with suppress(BrokenPipeError):  # it has ended; what it said before comes next
             asked.write("step\n")
             asked.flush()
-        self._read()
+        self._read(patience, "finish a batch")
 
-    def _read(self) -> None:
-        line = self._stream(self._process.stdout).readline()
+    def _read(self, seconds: float, what: str) -> None:
+        answers = self._stream(self._process.stdout)
+        if not select.select([answers], [], [], max(seconds, 0.0))[0]:
+            raise WorkerError(f"another process did not {what} within {seconds:.0f} s")
+        line = answers.readline()
         answer = json.loads(line) if line else "another process ended"
         if answer != READY:
             raise WorkerError(answer)
