@@ -4,11 +4,13 @@ import copy
 import io
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed import checkpoint
 from torch.optim import Optimizer
 
 from adagp import AdaGP, NonFiniteError, Phase, Plan, schedules
@@ -326,7 +328,7 @@ def test_the_state_of_another_model_is_refused_by_name() -> None:
         gp.load_state_dict(AdaGP(last, sgd(last), schedules.fixed(1, 1)).state_dict())
     with pytest.raises(ValueError, match="no AdaGP state"):
         gp.load_state_dict({"weights": 1})
-    with pytest.raises(ValueError, match="has format 1, this version reads 5"):
+    with pytest.raises(ValueError, match="has format 1, this version reads 6"):
         gp.load_state_dict(gp.state_dict() | {"format": 1})
     for other_gp, part in (
         (
@@ -958,3 +960,16 @@ def test_a_batch_made_ahead_is_refused_when_its_step_is_over() -> None:
     for late in (first, ahead):
         with pytest.raises(RuntimeError, match=r"made for step 0, and step 1 is next: call gp.batch\(\)"):
             late.__enter__()
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_checkpoint_that_filled_only_some_places_is_refused(tmp_path: Path) -> None:
+    model = build()
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1))
+    run(gp, model, batches(4))
+    checkpoint.save({"gp": gp}, checkpoint_id=tmp_path, no_dist=True)
+    later = build()
+    fresh = AdaGP(later, sgd(later), schedules.fixed(1, 1))
+    with pytest.raises(ValueError, match=r"the state has \d+ parts of \d+: torch\.distributed\.checkpoint fills only"):
+        checkpoint.load({"gp": fresh}, checkpoint_id=tmp_path, no_dist=True)
+    assert fresh.step_index == 0

@@ -12,7 +12,7 @@ from adagp._engine.progress import Progress
 from adagp._engine.setup import Setup
 from adagp.layers.sharding import is_distributed
 
-_FORMAT = 5
+_FORMAT = 6
 
 
 def save(setup: Setup, progress: Progress) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def save(setup: Setup, progress: Progress) -> dict[str, Any]:
         "sources": {name: source.state_dict() for name, source in setup.sources.items()},
         "schedule": setup.schedule.state_dict(),
     }
-    snapshot = copy.deepcopy(state)  # training goes on in place
+    snapshot = copy.deepcopy(state) | {"parts": _count(state)}  # training goes on in place
     return _apart(snapshot) if setup.ranks.shards_rows else snapshot
 
 
@@ -102,6 +102,13 @@ def _shapes(setup: Setup) -> dict[str, list[Any]]:
     return {layer.name: [layer.out, layer.fan_in, type(layer.kind).__name__] for layer in setup.layers}
 
 
+def _count(part: Any) -> int:
+    """The numbers, texts and tensors in a state."""
+    if isinstance(part, dict):
+        part = list(part.values())
+    return sum(map(_count, part)) if isinstance(part, list) else 1
+
+
 def _refuse_foreign(setup: Setup, state: Mapping[str, Any]) -> None:
     if "format" not in state:
         raise ValueError(f"this is no AdaGP state: its keys are {sorted(map(str, state))[:8]}")
@@ -109,6 +116,13 @@ def _refuse_foreign(setup: Setup, state: Mapping[str, Any]) -> None:
         raise ValueError(
             f"the AdaGP state has format {state['format']}, this version reads {_FORMAT}: load it with the version "
             "that wrote it"
+        )
+    found = _count({name: part for name, part in state.items() if name != "parts"})
+    if found != state["parts"]:
+        raise ValueError(
+            f"the state has {found} parts of {state['parts']}: torch.distributed.checkpoint fills only the places that "
+            "a state has before training; of a model that is not sharded all ranks hold the same state, so write it on "
+            "one rank with torch.save and read it on all with torch.load"
         )
     here = _shapes(setup)
     saved = {name: list(shape) for name, shape in state["layers"].items()}
