@@ -116,13 +116,13 @@ class TimeToAccuracy(Study[Case]):
                 for method, case in chosen.items():
                     if case is not None:
                         yield replace(case, epochs=epochs[method], seed=seed)
-            if (small_first := chosen["progressive"]) is not None:
-                for seed in SEEDS:
-                    yield replace(small_first, epochs=network.epochs, seed=seed)
             if (plain := chosen["bp"]) is not None:
                 for seed in network.slots_seeds:
                     for method in EQUAL_TIME:
                         yield replace(plain, method=method, epochs=EQUAL_TIME[method] * scale, seed=seed)
+            if (small_first := chosen["progressive"]) is not None:
+                for seed in SEEDS:
+                    yield replace(small_first, epochs=network.epochs, seed=seed)
 
     def table(self) -> None:
         """Print every finished case, and means over seeds."""
