@@ -67,4 +67,6 @@ def _in_processes(
         workers = {name: stack.enter_context(Worker(worker, variables)) for name, variables in environments.items()}
         for one in workers.values():
             one.wait(start_by - budget.clock())
-        return budget.measure([Candidate(name, partial(one.step, patience)) for name, one in workers.items()], PROCESSES)
+        return budget.measure(
+            [Candidate(name, partial(one.step, patience)) for name, one in workers.items()], PROCESSES
+        )
