@@ -139,12 +139,13 @@ def schedule_of(case: Case, scales: Sequence[float]) -> Schedule:
     if case.order == "growing":
         return schedules.growing(len(scales), sorted({scale for scale, _ in case.levels}))
     full = [step for step, scale in enumerate(scales) if scale == 1]
+    # Told that a small batch is full, the predictor learns from it, and batch norms' statistics follow it.
+    tells_scale = case.predictor != "all" and not (case.order == "turns" and case.statistics)
 
     def plan(step: int) -> Plan:
         if case.predictor and scales[step] == 1 and (step - full[0]) % 2:
             return Plan(Phase.GP, "predicted")
-        # Told that a small batch is full, the predictor learns from it.
-        return Plan(Phase.BP, "backprop", scale=1.0 if case.predictor == "all" else scales[step])
+        return Plan(Phase.BP, "backprop", scale=scales[step] if tells_scale else 1.0)
 
     return schedules.from_function(plan, ["backprop", "predicted"] if case.predictor else ["backprop"])
 

@@ -1,7 +1,7 @@
 import torch
 from torch.nn.functional import cross_entropy
 
-from adagp._engine.probe import kept_statistics
+from adagp._engine.statistics import kept_statistics
 from adagp.models.resnet_cifar import SmallResNet
 from benchmarks.label_fits import PREDICTORS, Fit, Seen, active_means, predictions, show, totals
 

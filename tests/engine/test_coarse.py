@@ -1,7 +1,7 @@
 """Coarse batches in a user's loop: the invariants on smaller samples."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -39,6 +39,17 @@ def loss_at(model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, scale: floa
     return nn.functional.cross_entropy(model(coarse.images(x, scale)), y)
 
 
+def train_plainly(model: nn.Module, optimizer: torch.optim.Optimizer, scales: Sequence[float]) -> None:
+    """The loop without `adagp`. After a full batch, running statistics are those of full batches."""
+    was_full = False
+    for scale, (x, y) in zip(scales, data(len(scales)), strict=True):
+        model[1].track_running_stats = scale == 1 or not was_full  # type: ignore[index, assignment, union-attr]
+        was_full |= scale == 1
+        loss_at(model, x, y, scale).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 SCHEDULES = {
     "progressive": lambda: schedules.progressive(10, ((0.5, 0.6), (1.0, 0.4))),
     "ladder": lambda: schedules.ladder(2, 1, 1, source="coarse"),
@@ -52,11 +63,7 @@ SCHEDULES = {
 def test_training_is_the_plain_loop_on_the_same_images(name: str, optimizer: Any, form: str) -> None:
     schedule = SCHEDULES[name]()
     plain, model = network(), network()
-    own = optimizer(plain.parameters(), lr=0.05)
-    for step, (x, y) in enumerate(data(10)):
-        loss_at(plain, x, y, schedule(step).scale).backward()
-        own.step()
-        own.zero_grad()
+    train_plainly(plain, optimizer(plain.parameters(), lr=0.05), [schedule(step).scale for step in range(10)])
     gp = AdaGP(model, optimizer(model.parameters(), lr=0.05), schedule, None)
     for x, y in data(10):
         if form == "step":
@@ -71,18 +78,49 @@ def test_training_is_the_plain_loop_on_the_same_images(name: str, optimizer: Any
     assert equal_parameters(plain, model)
 
 
+def statistics(model: nn.Module) -> list[Tensor]:
+    return [buffer.clone() for buffer in model.buffers()]
+
+
+def test_coarse_batches_leave_running_statistics_alone_after_a_full_one() -> None:
+    """Before the first full batch they are all there is to test with; after it they would spoil those of full size."""
+    model = network()
+    scales = (0.5, 1.0, 0.5, 1.0)
+    gp = AdaGP(model, sgd(model), lambda step: Plan(Phase.BP, "backprop", scale=scales[step]), None)
+    changed = []
+    for x, y in data(4):
+        before = statistics(model)
+        gp.step(lambda scale, x=x, y=y: loss_at(model, x, y, scale))
+        changed.append([not torch.equal(*pair) for pair in zip(before, statistics(model), strict=True)])
+    assert changed == [[True] * 3, [True] * 3, [False] * 3, [True] * 3]
+
+
+def test_running_statistics_are_left_alone_where_a_coarse_batch_fails_or_has_two_parts() -> None:
+    model = network()
+    gp = AdaGP(model, sgd(model), lambda step: Plan(Phase.BP, "backprop", scale=0.5 if step else 1.0), None)
+    x, y = data(1)[0]
+    gp.step(lambda scale: loss_at(model, x, y, scale))
+    before = statistics(model)
+    with pytest.raises(ZeroDivisionError), gp.batch() as batch:
+        batch.backward(loss_at(model, x, y, batch.scale) / (1 // 0))
+    for last in (False, True):
+        gp.step(lambda scale: loss_at(model, x, y, scale), last=last)
+    assert all(torch.equal(*pair) for pair in zip(before, statistics(model), strict=True))
+
+
+@pytest.mark.parametrize("name", ["progressive", "fixed"])
 @pytest.mark.parametrize("cut", [3, 7])
-def test_a_resumed_run_is_the_same(cut: int) -> None:
+def test_a_resumed_run_is_the_same(cut: int, name: str) -> None:
     def run(gp: AdaGP, model: nn.Module, part: list[tuple[Tensor, Tensor]]) -> None:
         for x, y in part:
             gp.step(lambda scale, x=x, y=y: loss_at(model, x, y, scale))
 
     whole, resumed = network(), network()
-    gp = AdaGP(whole, sgd(whole), SCHEDULES["progressive"]())
+    gp = AdaGP(whole, sgd(whole), SCHEDULES[name]())
     run(gp, whole, data(10)[:cut])
     saved = copy.deepcopy({"model": whole.state_dict(), "optimizer": gp.optimizer.state_dict(), "gp": gp.state_dict()})
     run(gp, whole, data(10)[cut:])
-    second = AdaGP(resumed, sgd(resumed), SCHEDULES["progressive"]())
+    second = AdaGP(resumed, sgd(resumed), SCHEDULES[name]())
     resumed.load_state_dict(saved["model"])
     second.optimizer.load_state_dict(saved["optimizer"])
     second.load_state_dict(saved["gp"])
@@ -282,11 +320,7 @@ def test_a_probe_leaves_training_as_it_is() -> None:
     model, plain = network(), network()
     gp = AdaGP(model, sgd(model), growing(), None)
     scales = grown(gp, model, data(40))
-    own = sgd(plain)
-    for scale, (x, y) in zip(scales, data(40), strict=True):
-        loss_at(plain, x, y, scale).backward()
-        own.step()
-        own.zero_grad()
+    train_plainly(plain, sgd(plain), scales)
     assert equal_parameters(model, plain)
 
 

@@ -31,6 +31,7 @@ from adagp._engine.planning import Planner
 from adagp._engine.progress import Progress
 from adagp._engine.scaling import Backward, LossScaling
 from adagp._engine.setup import Setup
+from adagp._engine.statistics import kept_statistics
 from adagp.distributed.lost import raise_if_lost
 from adagp.schedules import Phase, Plan, ResolvedPlan
 
@@ -70,7 +71,7 @@ class Batch:
         self._forward.counts_macs = checks_gradients(self._open) is None
         if setup.options.immediate:
             self._forward.update_now = partial(update_now, self._open)
-        self._unsynchronised: ExitStack | None = None
+        self._in_force = ExitStack()
         self._backward_done = self._scale_was_read = False
         self._is_last = True
         self.has_begun = False
@@ -185,8 +186,9 @@ class Batch:
             source.begin(self.plan)
         self._graph.cut(self.resolved, self._layers.values(), self._open.without_source)
         if self._open.local is not None:
-            self._unsynchronised = ExitStack()
-            self._unsynchronised.enter_context(self._open.local.unsynchronised())
+            self._in_force.enter_context(self._open.local.unsynchronised())
+        if self.plan.is_coarse and progress.was_full:  # they are for samples of full size
+            self._in_force.enter_context(kept_statistics(setup.model))
         self._forward.listen()
         return self
 
@@ -282,8 +284,7 @@ class Batch:
         """Supply the other gradients and let everything learn, unless more micro-batches follow."""
         self._forward.pause()
         changed = self._graph.restore()
-        if self._unsynchronised is not None:
-            self._unsynchronised.close()
+        self._in_force.close()
         self.has_begun = True
         if kind is not None:
             self._end()

@@ -196,6 +196,7 @@ def _advance(batch: OpenBatch, alignments: Mapping[str, GradientAlignment]) -> N
     """Go on to the next step. After a failed batch it is plain backpropagation."""
     setup, schedule = batch.setup, batch.setup.schedule
     batch.progress.falls_back = batch.failed
+    batch.progress.was_full |= not batch.plan.is_coarse
     schedule.observe(batch.step_index, alignments)
     if batch.plan.trial_rates and not batch.failed:
         found = [trials for source in setup.sources.values() for trials in source.take_trials().items()]

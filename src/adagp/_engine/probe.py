@@ -1,14 +1,14 @@
 """Measures how the gradient of smaller samples agrees with that of the same samples at full size."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from adagp._engine.setup import Setup
+from adagp._engine.statistics import kept_statistics
 from adagp.schedules.plan import Probe
 
 
@@ -38,19 +38,6 @@ def _cosine(one: Sequence[Tensor], two: Sequence[Tensor]) -> float:
     squares = [sum(float(part.float().square().sum()) for part in side) for side in (one, two)]
     scale = (squares[0] * squares[1]) ** 0.5
     return dot / scale if scale > 0 else 0.0
-
-
-@contextmanager
-def kept_statistics(model: nn.Module) -> Iterator[None]:
-    """Inside, batch norms normalise by the batch as in training; their running statistics are put back."""
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-    buffers = [(buffer, buffer.clone()) for norm in norms for buffer in norm.buffers(recurse=False)]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, kept in buffers:
-                buffer.copy_(kept)
 
 
 def _unsynchronised(model: nn.Module) -> AbstractContextManager[object]:

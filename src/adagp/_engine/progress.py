@@ -32,6 +32,7 @@ class Progress:
         layers: The progress of every layer that was covered when `AdaGP` was attached, by name.
         step_index: The number of batches that are over.
         falls_back: Whether the next batch is plain backpropagation, because the last one failed.
+        was_full: Whether a batch so far had its samples at full size.
         checks_finite: Whether true gradients are checked for NaN and infinity; None until a first batch decides it.
         predictor_seconds: The predictor's share of the time; 0 without a clock.
         counts: How many layer updates each source supplied, and how often `fallback` and `nonfinite` happened.
@@ -40,6 +41,7 @@ class Progress:
     layers: dict[str, LayerProgress]
     step_index: int = 0
     falls_back: bool = False
+    was_full: bool = False
     checks_finite: bool | None = None
     predictor_seconds: float = 0.0
     counts: dict[str, int] = field(default_factory=dict)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from adagp._engine.engine import AdaGP
-from adagp._engine.probe import kept_statistics
+from adagp._engine.statistics import kept_statistics
 from adagp.advice.messages import buffer_bytes, gradient_bytes
 from adagp.advice.subject import Subject
 from adagp.layers import Layer
