@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from adagp import AdaGP, Phase, Plan, data, schedules
-from adagp._engine.probe import kept_statistics
+from adagp._engine.statistics import kept_statistics
 from adagp.models.resnet_cifar import SmallResNet
 from adagp.predictors import LabelAwarePredictor, Predictor
 from benchmarks.coarse import BATCH, TEST, TRAIN, load

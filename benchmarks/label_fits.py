@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, cross_entropy
 from torch.nn.grad import conv2d_weight
 
-from adagp._engine.probe import kept_statistics
+from adagp._engine.statistics import kept_statistics
 from adagp.models.resnet_cifar import SmallResNet
 from benchmarks.coarse import BATCH, TRAIN, load
 from benchmarks.label_aware import PAIRS, Batches, Gradient, cosine
