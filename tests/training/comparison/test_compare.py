@@ -145,7 +145,6 @@ def test_budget_decides_by_the_measured_costs(tmp_path: Path, recipe: Recipe, di
     settings = Settings(recipe.replace(method="bp"), ("bp", "skip"), (0,), budget_seconds=0.5)
     comparison = compare(settings, digits, tmp_path / "run", device=CPU)
     steps = {result.method: result.steps for result in comparison.methods}
-    assert steps["skip"] > steps["bp"]
     costs = Calibration(**json.loads((tmp_path / "run" / "calibration.json").read_text()))
     for name, count in steps.items():
         one = settings.recipe.replace(method=name)
