@@ -87,7 +87,7 @@ class Network:
 
 NETWORKS = (
     Network("resnet20", (0.2, 0.4, 0.8), tuning=1, slots_seeds=SEEDS),
-    Network("vgg13", (0.0125, 0.025, 0.05, 0.1)),
+    Network("vgg13", (0.00625, 0.0125, 0.025, 0.05)),
     Network("mobilenet_v2", (0.1, 0.2, 0.4)),
     Network("imagenette-mobilenet_v2", (0.05, 0.1, 0.2), epochs=20),
 )
