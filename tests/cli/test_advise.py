@@ -82,6 +82,16 @@ def test_a_file_of_the_user(folder: Path, change: str) -> None:
     assert found["layers"]
 
 
+def test_what_the_file_prints_goes_to_stderr(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    loud = "print('built'); os.system('echo shell'); loss = lambda out, y: print('in a batch') or out.sum()"
+    (folder / "mine.py").write_text("import os\nprint('imported')\n" + BUILD.format(change=loud))
+    code, out, err = ask("--module", "mine.py:build", "--json")
+    assert code == 0
+    assert json.loads(out)["verdict"]
+    assert {"imported", "built", "in a batch"} <= set(err.splitlines())
+    assert [text.strip() for text in capfd.readouterr()] == ["", "shell"]
+
+
 def test_the_table_the_verdict_and_the_plan(folder: Path) -> None:
     write(folder)
     code, out, _ = ask("--module", "mine:build", "--plan", "plan.txt")
