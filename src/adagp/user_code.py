@@ -1,10 +1,11 @@
 """A function of the user by name, and its errors in one line that says where they happened."""
 
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -74,6 +75,20 @@ def named_errors(reference: str, what: str) -> Iterator[None]:
         if isinstance(error, ValueError) and str(error).startswith((f"module={reference}", "model: ")):
             raise  # already explained
         raise ValueError(f"module={reference}: {what}: {one_line(error)}; correct it there") from error
+
+
+@contextmanager
+def prints_on_stderr() -> Iterator[None]:
+    """Send what the user's code and its child processes print to stderr: stdout is for results."""
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
 
 
 def one_line(error: BaseException) -> str:

@@ -82,6 +82,16 @@ def test_a_file_of_the_user(folder: Path, change: str) -> None:
     assert found["layers"]
 
 
+def test_what_the_file_prints_goes_to_stderr(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    loud = "print('built'); os.system('echo shell'); loss = lambda out, y: print('in a batch') or out.sum()"
+    (folder / "mine.py").write_text("import os\nprint('imported')\n" + BUILD.format(change=loud))
+    code, out, err = ask("--module", "mine.py:build", "--json")
+    assert code == 0
+    assert json.loads(out)["verdict"]
+    assert {"imported", "built", "in a batch"} <= set(err.splitlines())
+    assert [text.strip() for text in capfd.readouterr()] == ["", "shell"]
+
+
 def test_the_table_the_verdict_and_the_plan(folder: Path) -> None:
     write(folder)
     code, out, _ = ask("--module", "mine:build", "--plan", "plan.txt")
@@ -139,17 +149,32 @@ def test_the_page(folder: Path) -> None:
 
 MISTAKES = {
     "data = None": "gives no batch; return an example batch or a loader",
+    "data = ()": "gives no batch; return an example batch or a loader",
+    "data = torch.utils.data.DataLoader([])": "loader: it is empty",
+    "data = 'x'": "the fourth value is a str",
+    "data = torch.utils.data.DataLoader": "the fourth value is the class DataLoader; return an object of it",
     "data = []": "loader: it is empty",
     "data = 3": "the fourth value is a int",
-    "data = (x[..., :3], y)": "closure: the first batch fails",
+    "data = (x[..., :3], y)": "closure: the first batch fails: in layer 1 (Linear): RuntimeError: mat1 and mat2",
+    "data = (x.long(), y)": "closure: the first batch fails: in layer 1 (Linear): RuntimeError: mat1 and mat2 must",
     "data = [x, x, x]": "a list of 3 tensors of one shape, a batch or a loader",
     "data = (x, y, y)": "a batch is no pair",
     "loss = nn.CrossEntropyLoss(reduction='none')": r"closure: the loss has shape (4,); reduce it to one number",
     "loss = 3": "the third value is a int",
+    "loss = nn.CrossEntropyLoss": "the third value is the class CrossEntropyLoss; return an object of it",
+    "loss = lambda out, y: out.detach().sum()": "without detach() or no_grad()",
+    "loss = lambda out, y: out.sum() * float('nan')": "closure: the loss of the first batch is nan",
+    "loss = lambda out, y: {}['key']": "mine.py, line 12: KeyError: 'key'; correct it there",
+    "loss = lambda out, y: __import__('sys').exit(3)": "mine.py, line 12: SystemExit: 3; correct it there",
+    "data = (__import__('sys').exit(3) for _ in range(2))": "loader: batch 1 fails: ",
+    "loss = lambda batch: (out := model(batch[0]).sum()).backward() or out": "closure: calls backward() itself",
     "loss = lambda a, b, c: 0": "the loss asks for 3 arguments",
     "loss = lambda out, y: 3.0": "closure: gives a float",
     "optimizer = None": "the second value is a NoneType",
+    "optimizer = torch.optim.SGD": "the second value is the class SGD; return an object of it",
     "model = None": "the first value is a NoneType",
+    "model = nn.Sequential": "the first value is the class Sequential; return an object of it",
+    "model.requires_grad_(False)": "model: none of its parameters needs a gradient",
     "model = nn.Linear(1, 1)": "optimizer: it holds no trainable parameter of the model",
     "model = nn.Sequential(nn.Flatten(), nn.Linear(8, 3)); optimizer = torch.optim.SGD(model.parameters()); "
     "model.register_forward_hook(lambda *_: model.add_module('late', nn.Identity()) if len(model) < 3 else None)": (
@@ -173,6 +198,34 @@ def test_a_mistake_in_each_place_is_one_line(folder: Path, change: str) -> None:
     assert MISTAKES[change] in err
     assert err.startswith("adagp: error: ")
     assert err.count("\n") == 1
+
+
+OTHER_FUNCTIONS = """
+class Net(nn.Linear):
+    pass
+
+
+model = Net(2, 2)
+
+
+def of(config, *, rate):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Net", "'Net' is a class; name a function that ends with `return model, optimizer, loss, batch_or_loader`"),
+        ("model", "'model' is a Net; name a function that ends with"),
+        ("of", "'of' asks for config, rate; let it do without arguments, or give them default values"),
+    ],
+)
+def test_what_is_no_function_without_arguments(folder: Path, name: str, message: str) -> None:
+    (folder / "mine.py").write_text(BUILD.format(change="pass") + OTHER_FUNCTIONS)
+    code, out, err = ask("--module", f"mine.py:{name}")
+    assert (code, out) == (2, "")
+    assert f"module=mine.py:{name}: {message}" in err
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ STEPS, SAVED = 9, 3
 
 def test_an_error_of_a_message_says_that_a_rank_is_lost_and_others_do_not() -> None:
     assert is_lost(RuntimeError("[pair.cc:538] Connection closed by peer [127.0.0.1]:4711"))
+    assert is_lost(RuntimeError("Application timeout caused pair closure"))  # of a message beside one that timed out
     assert is_lost(distributed.DistNetworkError("Timed out"))
     assert not is_lost(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     assert not is_lost(OSError("Connection reset by peer"))  # of a closure that reads its data from elsewhere

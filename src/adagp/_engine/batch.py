@@ -19,7 +19,7 @@ from torch.amp.grad_scaler import GradScaler
 from adagp._engine.capture.hooks import Current
 from adagp._engine.capture.recorder import Recorder
 from adagp._engine.checking import checks_gradients, refuse_nonfinite_loss
-from adagp._engine.completion import complete, update_now
+from adagp._engine.completion import complete, share_before_backward, update_now
 from adagp._engine.coverage import active_layers
 from adagp._engine.finite import entries
 from adagp._engine.forward import ForwardPass
@@ -249,6 +249,8 @@ class Batch:
 
     def _run_backward(self, loss: Tensor, by: Backward | None) -> None:
         self._refuse_loss(loss)
+        if self._is_last:
+            share_before_backward(self._open)
         if loss.requires_grad:
             self._open.scaling.backward(loss, by)
         self._backward_done = self._open.ran_own_backward = True

@@ -6,10 +6,10 @@ from functools import partial
 from math import inf
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from adagp._engine.checking import check_row_sums, first_broken, refuse_gradient, refuse_nonfinite_loss
-from adagp._engine.exchange import Findings, Shared, average_trials, share
+from adagp._engine.exchange import Exchange, Findings, Shared, average_trials
 from adagp._engine.finite import sums_of_squares
 from adagp._engine.layer_batch import LayerBatch
 from adagp._engine.learning import find_true_layers, notice_missing_gradients, rows_of, sums_of_own_rows, teach
@@ -52,22 +52,27 @@ def _full_precision(device: torch.device) -> AbstractContextManager[object]:
 # --- share
 
 
+def share_before_backward(batch: OpenBatch) -> None:
+    """Send what ranks tell each other before the backward, so that it travels meanwhile, where all of it is known."""
+    setup = batch.setup
+    if batch.exchange is not None:  # what is on its way lacks the micro-batch that is here now
+        batch.exchange, setup.ranks.repeats_backward = None, True
+    elif setup.ranks.overlaps and not setup.needs.needs_loss_grad and not _unshared(batch):
+        with torch.no_grad(), _full_precision(setup.device):
+            batch.exchange = _exchange(batch)
+
+
 def _share(batch: OpenBatch) -> Shared:
     """What the passes showed, over all calls and ranks; all ranks go on in the same way."""
     setup, recorder = batch.setup, batch.forward.recorder
     recorder.end_forward()  # a loop without `backward` in GP has not said that its forward is over
     if batch.is_gp and not batch.needs_forward:
         return Shared(Findings(), {}, {})
-    layers = list(batch.layers.values())
     loss_grad, is_missing = None, False
     if setup.needs.needs_loss_grad:
         loss_grad = recorder.weigh_inputs(batch.scaling.of_gradients)
-        is_missing = loss_grad is None and any(entry.uses_features and entry.has_run for entry in layers)
-    if batch.local is not None:
-        batch.loss_is_finite &= batch.local.losses_are_finite
-    own = Findings(batch.loss_is_finite, is_missing, loss_grad, tuple(_row_sums(batch)))
-    with_features = not (batch.is_gp and setup.options.immediate)
-    shared = share(setup, layers, own, _unshared(batch), with_features)
+        is_missing = loss_grad is None and any(entry.uses_features and entry.has_run for entry in batch.layers.values())
+    shared = (batch.exchange or _exchange(batch, loss_grad, is_missing)).result()
     batch.loss_is_finite = shared.findings.loss_is_finite
     if batch.is_gp:
         batch.failed |= not batch.loss_is_finite
@@ -80,6 +85,14 @@ def _share(batch: OpenBatch) -> Shared:
             "give it to batch.backward in GP too"
         )
     return shared
+
+
+def _exchange(batch: OpenBatch, loss_grad: Tensor | None = None, lacks_loss_grad: bool = False) -> Exchange:
+    if batch.local is not None:
+        batch.loss_is_finite &= batch.local.losses_are_finite
+    own = Findings(batch.loss_is_finite, lacks_loss_grad, loss_grad, tuple(_row_sums(batch)))
+    with_features = not (batch.is_gp and batch.setup.options.immediate)
+    return Exchange(batch.setup, list(batch.layers.values()), own, _unshared(batch), with_features)
 
 
 def _unshared(batch: OpenBatch) -> list[nn.Parameter]:
@@ -138,7 +151,7 @@ def update_now(batch: OpenBatch, entry: LayerBatch) -> None:
     """Step the optimizer for one layer in the forward of GP: every other gradient is None, so nothing else moves."""
     if batch.failed:
         return
-    shared = share(batch.setup, [entry], Findings())
+    shared = Exchange(batch.setup, [entry], Findings()).result()
     with _full_precision(batch.setup.device):
         _write(batch, [entry], shared)
     _count(batch, [entry])

@@ -1,7 +1,8 @@
 """What the ranks of a batch tell each other, so that all of them hold the same gradients.
 
-Everything goes in one message. Its size must be the same on every rank, also where a layer did not run on one of them:
-each part has its place, filled with zeros where there is nothing. With one rank nothing is sent.
+Everything goes in one message, which may travel while the backward runs. Its size must be the same on every rank, also
+where a layer did not run on one of them: each part has its place, filled with zeros where there is nothing. With one
+rank nothing is sent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,46 +52,57 @@ class Shared:
     samples: dict[str, int]
 
 
-def share(
-    setup: Setup,
-    layers: Sequence[LayerBatch],
-    own: Findings,
-    unshared: Sequence[nn.Parameter] = (),
-    with_features: bool = True,
-) -> Shared:
-    """Share what a batch showed; gradients that no reducer has seen are averaged in place.
+class Exchange:
+    """Shares what a batch showed; gradients that no reducer has seen are averaged in place."""
 
-    Args:
-        setup: The set-up.
-        layers: The layers of the batch.
-        own: What this rank found.
-        unshared: The parameters with such gradients.
-        with_features: Whether anything still uses the features.
+    def __init__(
+        self,
+        setup: Setup,
+        layers: Sequence[LayerBatch],
+        own: Findings,
+        unshared: Sequence[nn.Parameter] = (),
+        with_features: bool = True,
+    ) -> None:
+        """Send the message; other work may be done until `result` is asked for.
 
-    Raises:
-        RuntimeError: When a layer ran on some ranks only: those alone would learn from it, or drop it.
-    """
-    asking = [entry for entry in layers if entry.spec.needs_forward]
-    samples = [sum(entry.samples) for entry in asking]
-    parts = _feature_parts(setup, layers, own.loss_grad) if with_features else {}
-    findings = own
-    if setup.ranks.count > 1:
-        message = _Message(setup, layers, parts, unshared)
-        events = [not own.loss_is_finite, own.lacks_loss_grad]
-        (failures, lacking), samples, sums = message.send(events, samples, own.row_sums)
-        row_sums = tuple(number / setup.ranks.replicas for number in sums)
-        findings = Findings(not failures, bool(lacking), own.loss_grad, row_sums)
-        if not lacking:
-            parts = message.means()
-    if not parts:
-        findings = findings if findings.loss_grad is None else replace(findings, loss_grad=None)
-        return Shared(findings, {}, _by_name(asking, samples))
-    loss_grad = parts.get(_LOSS_GRAD)
-    return Shared(
-        replace(findings, loss_grad=loss_grad),
-        _features(layers, parts, loss_grad),
-        _by_name(asking, samples),
-    )
+        Args:
+            setup: The set-up.
+            layers: The layers of the batch.
+            own: What this rank found.
+            unshared: The parameters with such gradients.
+            with_features: Whether anything still uses the features.
+        """
+        self._layers, self._own, self._replicas = layers, own, setup.ranks.replicas
+        self._asking = [entry for entry in layers if entry.spec.needs_forward]
+        self._samples = [sum(entry.samples) for entry in self._asking]
+        self._parts = _feature_parts(setup, layers, own.loss_grad) if with_features else {}
+        self._message: _Message | None = None
+        if setup.ranks.count > 1:
+            events = [not own.loss_is_finite, own.lacks_loss_grad]
+            self._message = _Message(setup, layers, self._parts, unshared, events, self._samples, own.row_sums)
+
+    def result(self) -> Shared:
+        """What all ranks know now.
+
+        Raises:
+            RuntimeError: When a layer ran on some ranks only: those alone would learn from it, or drop it.
+        """
+        findings, samples, parts = self._own, self._samples, self._parts
+        if self._message is not None:
+            (failures, lacking), samples, sums = self._message.receive()
+            row_sums = tuple(number / self._replicas for number in sums)
+            findings = Findings(not failures, bool(lacking), findings.loss_grad, row_sums)
+            if not lacking:
+                parts = self._message.means()
+        if not parts:
+            findings = findings if findings.loss_grad is None else replace(findings, loss_grad=None)
+            return Shared(findings, {}, _by_name(self._asking, samples))
+        loss_grad = parts.get(_LOSS_GRAD)
+        return Shared(
+            replace(findings, loss_grad=loss_grad),
+            _features(self._layers, parts, loss_grad),
+            _by_name(self._asking, samples),
+        )
 
 
 def _by_name(layers: Sequence[LayerBatch], values: Sequence[int]) -> dict[str, int]:
@@ -133,38 +145,55 @@ class _Message:
         layers: Sequence[LayerBatch],
         parts: dict[Key, Tensor | None],
         unshared: Sequence[nn.Parameter],
+        events: Sequence[bool],
+        samples: Sequence[int],
+        row_sums: Sequence[float],
     ) -> None:
-        """`parts` are what the predictor asked for, `unshared` the parameters whose gradients are averaged here."""
+        """Send everything whose shape all ranks know.
+
+        Args:
+            setup: The set-up.
+            layers: The layers of the batch.
+            parts: What the predictor asked for.
+            unshared: The parameters whose gradients are averaged here.
+            events: Whether each of some things happened.
+            samples: The samples of each layer that wants to know.
+            row_sums: Sums over the rows of this rank.
+        """
         self._ranks, self._device = setup.ranks, setup.device
         self._layers, self._parts, self._unshared = layers, parts, unshared
         self._fixed = _fixed_shapes(setup, layers)
+        self._known = {key: shape for key in parts if (shape := self._shape(key)) is not None}
         self._present: dict[Key, int] = {}
-        self._has_new = False
-
-    def send(
-        self, events: Sequence[bool], samples: Sequence[int], row_sums: Sequence[float]
-    ) -> tuple[list[int], list[int], list[float]]:
-        """Send everything whose shape all ranks know. Returns the sums of all three."""
-        known = {key: shape for key in self._parts if (shape := self._shape(key)) is not None}
-        has_new = any(part is not None and part.shape != known.get(key) for key, part in self._parts.items())
+        self._sums: dict[Key, Tensor] = {}
+        has_new = any(part is not None and part.shape != self._known.get(key) for key, part in parts.items())
         counts = [
             [has_new],
             events,
             samples,
             [entry.has_run for entry in self._layers],
-            [part is not None for part in self._parts.values()],
-            [parameter.grad is not None for parameter in self._unshared],
+            [part is not None for part in parts.values()],
+            [parameter.grad is not None for parameter in unshared],
         ]
         numbers = torch.tensor([float(one) for part in (*counts, row_sums) for one in part], device=self._device)
-        grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in self._unshared]
-        total, *sums = self._ranks.sum([numbers, *(self._filled(key, known[key]) for key in known), *grads])
+        self._grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in unshared]
+        filled = [self._filled(key, shape) for key, shape in self._known.items()]
+        self._lengths = [len(part) for part in counts]
+        self._pending = self._ranks.start_sum([numbers, *filled, *self._grads])
+
+    def receive(self) -> tuple[list[int], list[int], list[float]]:
+        """The sums of all three that were sent."""
+        total, *sums = self._pending.wait()
         values = iter(total.tolist())
-        (new,), failures, samples, ran, present, reached = ([int(next(values)) for _ in part] for part in counts)
+        (new,), failures, samples, ran, present, reached = (
+            [int(next(values)) for _ in range(length)] for length in self._lengths
+        )
         self._has_new = new > 0
         self._present = dict(zip(self._parts, present, strict=True))
         self._refuse_differences(ran)
-        self._sums = dict(zip(known, sums[: len(known)], strict=True))
-        for parameter, grad, sum_, ranks in zip(self._unshared, grads, sums[len(known) :], reached, strict=True):
+        count = len(self._known)
+        self._sums = dict(zip(self._known, sums[:count], strict=True))
+        for parameter, grad, sum_, ranks in zip(self._unshared, self._grads, sums[count:], reached, strict=True):
             if ranks:
                 parameter.grad = grad.copy_(sum_.div_(self._ranks.count))
         return failures, samples, list(values)

@@ -8,6 +8,7 @@ from torch import nn
 
 from adagp._engine.capture.hooks import Current
 from adagp._engine.coverage import parameters_without_source
+from adagp._engine.exchange import Exchange
 from adagp._engine.forward import ForwardPass
 from adagp._engine.layer_batch import LayerBatch
 from adagp._engine.local import LocalLosses
@@ -35,6 +36,7 @@ class OpenBatch:
         layers: The layers that take part, by name.
         loss_is_finite: Whether every loss so far is; on all ranks when the batch is over.
         ran_own_backward: Whether a backward was ours. Another may leave gradients for later.
+        exchange: What ranks tell each other, where it was sent before the backward.
         failed: Whether a prediction or the loss was not finite in GP.
     """
 
@@ -51,6 +53,7 @@ class OpenBatch:
     layers: dict[str, LayerBatch]
     loss_is_finite: bool = True
     ran_own_backward: bool = False
+    exchange: Exchange | None = None
     failed: bool = False
 
     @property

@@ -74,7 +74,7 @@ def advise(
     with unchanged(model, optimizer):
         subject = build_subject(model, optimizer, closure, loader, budget.clock, LOADING_SHARE * seconds)
         check_first_batch(subject)
-        with explained("closure: a later batch"):
+        with explained("closure: a later batch", model):
             advice = _study(subject, budget, compile, worker)
         check_parts(subject)
     return with_verdict(advice)

@@ -139,6 +139,8 @@ def build_subject(
         raise AdviceError(f"optimizer: is a {type(optimizer).__name__}; give the torch.optim optimizer of the model")
     if not callable(closure):
         raise AdviceError(f"closure: is a {type(closure).__name__}; give a function that returns the loss")
+    if any(True for _ in model.parameters()) and not any(one.requires_grad for one in model.parameters()):
+        raise AdviceError("model: none of its parameters needs a gradient; call requires_grad_() on those to train")
     held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     if not any(id(parameter) in held and parameter.requires_grad for parameter in model.parameters()):
         raise AdviceError(
@@ -194,7 +196,7 @@ def _first_batches(loader: Iterable[Any], clock: Clock, most_seconds: float) -> 
             if len(batches) >= LEAST_BATCHES and sum(seconds) > most_seconds:
                 break
             before = clock()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise AdviceError(f"loader: batch {len(batches) + 1} fails: {one_line(error)}; correct it there") from error
     if not batches:
         raise AdviceError("loader: it is empty; give one with at least one batch, better twelve")

@@ -1,5 +1,6 @@
 """A training in a user's file: `build()` returns the model, the optimizer, the loss, and a batch or a loader."""
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,17 +37,21 @@ def load_training(reference: str) -> Training:
     Raises:
         AdviceError: When there is no such function, or it gives something else; one line says what and where.
     """
+    where, remedy = f"module={reference}", f"name a function that ends with `{_EXAMPLE}`"
     try:
-        build = load_function(reference, f"name a function that ends with `{_EXAMPLE}`")
+        build = load_function(reference, remedy)
+        _check_function(where, build, remedy)
         with named_errors(reference, "cannot be built"):
             built = build()
     except ValueError as error:
         raise AdviceError(str(error)) from error
-    where = f"module={reference}"
     if not isinstance(built, tuple | list) or len(built) != 4:
         given = f"{len(built)} values" if isinstance(built, tuple | list) else f"a {type(built).__name__}"
         raise AdviceError(f"{where}: gives {given}; let it `{_EXAMPLE}`")
     model, optimizer, loss, data = built
+    for place, value in zip(("first", "second", "third", "fourth"), built, strict=True):
+        if isinstance(value, type):
+            raise AdviceError(f"{where}: the {place} value is the class {value.__name__}; return an object of it")
     if not isinstance(model, nn.Module):
         raise AdviceError(f"{where}: the first value is a {type(model).__name__}; return the model, an nn.Module")
     if not isinstance(optimizer, Optimizer):
@@ -56,9 +61,25 @@ def load_training(reference: str) -> Training:
     return Training(model, optimizer, _closure(where, model, loss), _loader(where, data))
 
 
+def _check_function(where: str, build: Callable[..., Any], remedy: str) -> None:
+    """Refuse what is no function, or one that needs arguments."""
+    _, _, name = where.rpartition(":")
+    if isinstance(build, type):
+        raise AdviceError(f"{where}: '{name}' is a class; {remedy}")
+    if isinstance(build, nn.Module):
+        raise AdviceError(f"{where}: '{name}' is a {type(build).__name__}; {remedy}")
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = inspect.signature(build).parameters.values()
+    wanted = [one.name for one in parameters if one.default is inspect.Parameter.empty and one.kind not in kinds]
+    if wanted:
+        raise AdviceError(
+            f"{where}: '{name}' asks for {', '.join(wanted)}; let it do without arguments, or give them default values"
+        )
+
+
 def _loader(where: str, data: Any) -> Iterable[Any]:
     """The loader, or one around a single batch."""
-    if data is None:
+    if data is None or (isinstance(data, tuple | Mapping) and not data):
         raise AdviceError(f"{where}: gives no batch; return an example batch or a loader as the fourth value")
     if _is_ambiguous(data):
         raise AdviceError(
@@ -68,7 +89,7 @@ def _loader(where: str, data: Any) -> Iterable[Any]:
     is_list_of_parts = isinstance(data, list) and bool(data) and isinstance(data[0], Tensor)
     if isinstance(data, Tensor | Mapping | tuple) or is_list_of_parts:
         return [data]
-    if not isinstance(data, Iterable):
+    if isinstance(data, str) or not isinstance(data, Iterable):
         raise AdviceError(
             f"{where}: the fourth value is a {type(data).__name__}; return a batch, such as (x, y), or a loader"
         )

@@ -15,6 +15,7 @@ from adagp.cli.common import InputError, check_folders, command, print_files, pr
 from adagp.cli.session import RecipeOptions, chosen_device
 from adagp.extras import require
 from adagp.training import Recipe
+from adagp.user_code import prints_on_stderr
 
 if TYPE_CHECKING:
     from adagp.accelerator.pipeline.measured import PipelineFinding
@@ -114,7 +115,7 @@ def advise_command(
         require("matplotlib")  # before the measurement
     if not seconds >= LEAST_SECONDS or seconds == float("inf"):
         raise InputError(f"seconds = {seconds:g}: give at least {LEAST_SECONDS:g}, such as 60")
-    with AdviceBar(seconds) as bar:
+    with AdviceBar(seconds) as bar, prints_on_stderr():
         advice = _advise(chosen, seconds, compile_, device, data_root, bar.report)
     if advice is None:
         return

@@ -5,7 +5,15 @@ from torch import distributed
 from adagp.errors import AdagpError
 
 REMEDY = "see its log, start all ranks again, and resume from the last checkpoint"
-_SAYINGS = ("connection closed", "connection reset", "connection refused", "broken pipe", "timed out", "remote process")
+_SAYINGS = (
+    "connection closed",
+    "connection reset",
+    "connection refused",
+    "broken pipe",
+    "timed out",
+    "application timeout",
+    "remote process",
+)
 """What torch's backends say where a rank is gone."""
 
 

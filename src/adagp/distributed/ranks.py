@@ -3,7 +3,7 @@
 DistributedDataParallel averages gradients in backward only. Where there is none, every rank must predict the same
 rows, so the small features are averaged instead. Where a plan mixes sources, its reducer must expect parameters without
 a gradient, and what a source computes from a layer's `grad_output` is averaged too. All of it goes in one message a
-batch.
+batch, which travels during the backward where its content is known before.
 
 FSDP2 spreads the rows of every layer over ranks. Each rank predicts and remembers its own, from the features that all
 ranks share, and what is a sum over rows is added up.
@@ -49,6 +49,21 @@ def refuse_old_sharding(model: nn.Module) -> None:
             )
 
 
+class PendingSum:
+    """Sums over ranks whose message is on its way."""
+
+    def __init__(self, tensors: Sequence[Tensor], message: Tensor, work: distributed.Work | None) -> None:
+        """`message` has all `tensors` and is summed in place; `work` is None where this rank sends nothing."""
+        self._tensors, self._message, self._work = tensors, message, work
+
+    def wait(self) -> list[Tensor]:
+        """The sum of each tensor."""
+        if self._work is not None:
+            self._work.wait()
+        parts = torch.split(self._message, [tensor.numel() for tensor in self._tensors])
+        return [part.view(tensor.shape) for part, tensor in zip(parts, self._tensors, strict=True)]
+
+
 class Ranks:
     """The processes that train one model together.
 
@@ -59,6 +74,7 @@ class Ranks:
         """The group is that of the wrapped model, or of the mesh that its parameters are spread over."""
         wrapped = model if isinstance(model, DistributedDataParallel) else None
         mesh = None if wrapped is not None else _mesh(model)
+        self._wrapped = wrapped
         self._group = None if wrapped is None else wrapped.process_group
         self._row_group: distributed.ProcessGroup | None = None
         self.count = 1 if wrapped is None else distributed.get_world_size(self._group)
@@ -78,9 +94,20 @@ class Ranks:
         """What this rank gave to messages so far, beside those of torch's own wrappers."""
         self.agreed_shapes: dict[tuple[str, str], torch.Size] = {}
         """The shapes of parts of messages that no rank knows beforehand; they are the same on all ranks."""
+        self.repeats_backward = False
+        """Whether a batch had several backwards that were all reduced, so that the first does not know of the last."""
         joined = distributed.is_available() and distributed.is_initialized()
         is_alone = wrapped is None and mesh is None
         self._share_nothing = is_alone and joined and distributed.get_world_size() > 1
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a message may leave before the backward that begins now: it is taken for the last of its batch.
+
+        The same on all ranks, whose reducers would wait for each other otherwise.
+        """
+        wrapped = self._wrapped
+        return wrapped is not None and wrapped.require_backward_grad_sync and not self.repeats_backward
 
     def expect_parts(self) -> None:
         """Say that each rank trains another part of the model, so that there is nothing to share."""
@@ -99,11 +126,17 @@ class Ranks:
 
     def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The sum of each tensor over all ranks, sent as one message, in the widest of their types."""
-        return list(tensors) if self.count == 1 else self._sum(tensors, self._group)
+        return self.start_sum(tensors).wait() if self.count > 1 and tensors else list(tensors)
+
+    def start_sum(self, tensors: Sequence[Tensor]) -> PendingSum:
+        """The same for several ranks, which go on while the message travels."""
+        return self._start_sum(tensors, self._group)
 
     def sum_rows(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The sum over the ranks that hold other rows, sent as one message."""
-        return self._sum(tensors, self._row_group) if self.shards_rows else list(tensors)
+        if not self.shards_rows or not tensors:
+            return list(tensors)
+        return self._start_sum(tensors, self._row_group).wait()
 
     def average(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The mean of each tensor over all ranks, sent as one message."""
@@ -112,25 +145,14 @@ class Ranks:
     def largest(self, numbers: Sequence[int], device: torch.device) -> list[int]:
         """The largest of each number over all ranks, sent as one message through tensors on `device`."""
         found = torch.tensor(list(numbers), dtype=torch.int64, device=device)
-        self._reduce(found, distributed.ReduceOp.MAX, self._group)
+        self.sent_bytes += found.nbytes
+        distributed.all_reduce(found, op=distributed.ReduceOp.MAX, group=self._group)
         return [int(number) for number in found.tolist()]
 
-    def _sum(self, tensors: Sequence[Tensor], group: distributed.ProcessGroup | None) -> list[Tensor]:
-        if not tensors:
-            return []
-        flat = torch.cat([tensor.flatten() for tensor in tensors])
-        self._reduce(flat, distributed.ReduceOp.SUM, group)
-        parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-        return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
-
-    def _reduce(
-        self,
-        message: Tensor,
-        operation: distributed.ReduceOp.RedOpType,
-        group: distributed.ProcessGroup | None,
-    ) -> None:
+    def _start_sum(self, tensors: Sequence[Tensor], group: distributed.ProcessGroup | None) -> PendingSum:
+        message = torch.cat([tensor.flatten() for tensor in tensors])
         self.sent_bytes += message.nbytes
-        distributed.all_reduce(message, op=operation, group=group)
+        return PendingSum(tensors, message, distributed.all_reduce(message, group=group, async_op=True))
 
 
 def reshard(model: nn.Module) -> None:
