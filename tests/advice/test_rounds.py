@@ -142,6 +142,7 @@ def test_where_time_is_short_the_slowest_have_one_turn() -> None:
     assert [sorted(one) for one in rounds.seconds] == [sorted(lengths)] + (LEAST_ROUNDS - 1) * [["a", "b", "c"]]
     assert rounds.speed_up("b", "a").is_faster
     assert rounds.speed_up("slow", "a").text() == "unknown"
+    assert rounds.speed_up("slow", "a").seconds_needed == pytest.approx(8 * sum(lengths.values()))
     hurried = measure(candidates, machine.clock, machine.now)
     assert [sorted(one) for one in hurried.seconds] == [sorted(lengths)], "every candidate has its one turn"
 

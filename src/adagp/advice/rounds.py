@@ -10,10 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from statistics import median
 
-from adagp.advice.estimate import Estimate, estimate
-
-MOST_ROUNDS = 200
-"""More would not make an interval visibly narrower."""
+from adagp.advice.estimate import MOST_ROUNDS, Estimate, estimate
 
 SHORTEST = 1e-9
 """Seconds of what is quicker than the clock can tell."""
@@ -70,14 +67,18 @@ class Rounds:
 
     def speed_up(self, name: str, over: str) -> Estimate:
         """How much faster a candidate is than another."""
-        ratios = [one[over] / one[name] for one in self.seconds if name in one]
-        return estimate(ratios, self.spent / len(self.seconds) / self.share)
+        turns = [one for one in self.seconds if name in one]
+        round_seconds = sum(sum(one.values()) for one in turns) / len(turns) + self._not_timed()
+        return estimate([one[over] / one[name] for one in turns], round_seconds / self.share)
 
     def expected(self, candidates: Sequence[Candidate]) -> float:
         """The mean seconds of a round of these candidates, with what is not timed."""
         timed = sum(one[candidate.name] for one in self.seconds for candidate in candidates)
-        all_timed = sum(sum(one.values()) for one in self.seconds)
-        return (timed + self.spent - all_timed) / len(self.seconds)
+        return timed / len(self.seconds) + self._not_timed()
+
+    def _not_timed(self) -> float:
+        """The mean of what a round takes beside its batches."""
+        return (self.spent - sum(sum(one.values()) for one in self.seconds)) / len(self.seconds)
 
 
 LEAST_ROUNDS = 3
