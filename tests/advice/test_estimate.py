@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adagp.advice.estimate import LEVEL, PLACEMENT, estimate, interval
+from adagp.advice.estimate import LEVEL, MOST_ROUNDS, PLACEMENT, estimate, interval
 
 
 def test_too_few_rounds_tell_nothing() -> None:
@@ -59,3 +59,15 @@ def test_noise_widens_the_interval_and_the_time_needed(count: int) -> None:
     assert sorted(widths) == list(widths)
     assert needed[0] <= needed[1] < needed[2]
     assert widths[2] > 1.2
+
+
+def test_more_time_is_asked_for_only_where_it_helps() -> None:
+    draw = random.Random(1)
+    noisy = [exp(0.2 * draw.gauss(0, 1)) for _ in range(MOST_ROUNDS)]
+    assert estimate(noisy[:20], 1.0).is_open
+    assert estimate(noisy[:2], 1.0).is_open
+    assert estimate(noisy[:20], 1.0).seconds_needed <= MOST_ROUNDS
+    assert not estimate(noisy, 1.0).is_open, "there are no more rounds, however long it takes"
+    assert not estimate([1.03] * 5, 1.0).is_open, "the place in memory is what prevents it"
+    assert not estimate([0.9, 0.95, 1.0] * 8, 1.0).is_open, "no gain is possible"
+    assert not estimate([1.5] * 9, 1.0).is_open

@@ -6,13 +6,15 @@ from math import inf
 import pytest
 
 from adagp.advice.estimate import Estimate
+from adagp.advice.exact_study import NO_TIME
 from adagp.advice.option import Option
 from adagp.advice.result import Advice, LayerFinding, PlanFinding, SourceFinding
 from adagp.advice.verdict import with_verdict
 
 FASTER, SAME = Estimate(1.24, 1.2, 1.28, 30, 60.0), Estimate(1.01, 0.97, 1.05, 30, 90.0)
+OPEN = Estimate(1.01, 0.9, 1.09, 30, 90.0)
 BARELY = Estimate(1.1, 1.02, 1.2, 30, 60.0)
-SLOWER, UNKNOWN = Estimate(0.5, 0.4, 0.6, 3, 60.0), Estimate(1.5, 0.0, inf, 2, 40.0)
+SLOWER, UNKNOWN = Estimate(0.5, 0.4, 0.6, 3, 60.0), Estimate(1.5, 0.0, inf, 2, 140.0)
 BASE = Advice(0.5, {"forward": 0.2, "backward": 0.3}, 100_000_000, (), None, (), (), None, {}, 60.0)
 
 
@@ -44,11 +46,13 @@ UNSURE = "Nothing is sure to make this training faster"
         ),
         (exact(SLOWER), "channels-last: 0.50 (0.40 to 0.60) x the speed, slower."),
         (
-            exact(SAME),
-            "channels-last: no difference seen, 0.97 to 1.05 x; measure for about 90 s to see one.",
+            exact(OPEN),
+            "channels-last: no difference seen, 0.90 to 1.09 x; about 90 s would tell more.",
         ),
-        (exact(replace(SAME, seconds_needed=60.0)), "channels-last: no difference seen, 0.97 to 1.05 x."),
-        (exact(UNKNOWN), "channels-last: 2 rounds tell nothing; measure for about 40 s."),
+        (exact(SAME), "channels-last: no difference seen, 0.97 to 1.05 x."),
+        (exact(replace(OPEN, seconds_needed=60.0)), "channels-last: no difference seen, 0.90 to 1.09 x."),
+        (exact(replace(OPEN, seconds_needed=inf)), "channels-last: no difference seen, 0.90 to 1.09 x."),
+        (exact(UNKNOWN), "channels-last: 2 rounds tell nothing; about 140 s would tell more."),
     ],
 )
 def test_an_exact_option(option: Option, sentence: str) -> None:
@@ -79,12 +83,20 @@ def test_the_last_part_of_several_has_to_pay_too(last_part: Estimate, end: str, 
 
 
 def test_the_first_sentence_says_what_to_do() -> None:
-    assert said()[0].startswith("There was no time to measure anything but the training as it is")
+    assert said(not_measured={"x": NO_TIME})[0].startswith(
+        "There was no time to measure anything but the training as it is"
+    )
     assert said(exact(SAME))[0] == f"{NOTHING}; no exact option is more than 1.05 x as fast."
     assert said(source("coarse", SLOWER, 0.5)[0].option)[0] == f"{NOTHING}."
-    assert said(exact(UNKNOWN))[0] == f"{UNSURE}; channels-last may, too few rounds tell. Measure for longer."
+    assert said(exact(UNKNOWN))[0] == f"{UNSURE}; channels-last may, too few rounds tell. About 140 s would tell more."
     assert said(exact(Estimate(1.62, 0.32, 3.11, 5, 96.0)))[0] == (
-        f"{UNSURE}; channels-last may, 1.62 (0.32 to 3.11) x. Measure for longer."
+        f"{UNSURE}; channels-last may, 1.62 (0.32 to 3.11) x. About 96 s would tell more."
+    )
+    assert said(exact(Estimate(1.62, 0.32, 3.11, 200, inf)))[0] == (
+        f"{UNSURE}; channels-last may, 1.62 (0.32 to 3.11) x."
+    )
+    assert said(not_measured={"channels-last": "it fails here: no"})[0].startswith(
+        "Nothing could be measured but the training as it is"
     )
     assert said(exact(FASTER), sources=source("coarse", Estimate(3.0, 2.9, 3.1, 9, 1.0), 0.9))[0] == (
         "Use channels-last: 1.24 (1.20 to 1.28) x the speed, and the gradients stay exact."
@@ -92,6 +104,11 @@ def test_the_first_sentence_says_what_to_do() -> None:
     assert said(exact(SAME), sources=source("coarse", FASTER, 0.99))[0] == (
         "No exact option was seen to pay; coarse is worth 1.22 x, with inexact gradients."
     )
+
+
+def test_what_is_worth_nothing_is_no_open_question() -> None:
+    (found,) = source("zero", UNKNOWN, 0.0)
+    assert found.option.finding == "no"
 
 
 def test_less_memory_is_worth_a_word_and_its_lines() -> None:
@@ -112,7 +129,9 @@ def test_less_memory_is_worth_a_word_and_its_lines() -> None:
             "they point the same way; raise it before you try this.",
         ),
         (source("topk", SAME, 0.99), "in 99 % of the time: worth 0.95 to 1.03 x, not sure to pay."),
-        (source("topk", UNKNOWN, 0.99), "in 67 % of the time; 2 rounds tell nothing; measure for about 40 s."),
+        (source("topk", UNKNOWN, 0.99), "in 67 % of the time; 2 rounds tell nothing; about 140 s would tell more."),
+        (source("zero", UNKNOWN, 0.0), "0 % of the progress in 67 % of the time: worth nothing here."),
+        (source("predicted", UNKNOWN, 0.1), "1 % of the progress in 67 % of the time: worth nothing here."),
     ],
 )
 def test_a_source(found: tuple[SourceFinding], end: str) -> None:

@@ -83,6 +83,17 @@ def test_the_picture_has_something_in_both_panels(layers: int, sources: int) -> 
     assert picture.height < 50 * (2 + 0.2 * MOST_LAYERS), "it does not grow with every layer"
 
 
+def test_without_layers_the_parts_of_a_batch_are_drawn() -> None:
+    picture = Image.open(io.BytesIO(advice_png(advice(0, 0), dpi=50))).convert("RGB")
+    colours = picture.crop((0, 0, picture.width // 2, picture.height)).getcolors(1_000_000)
+    assert colours is not None
+    bars = {colour: count for count, colour in colours}[(0, 0x72, 0xB2)]
+    assert bars > 0.05 * picture.width // 2 * picture.height
+    text = page(advice(0, 0), "x")
+    assert "Layers" not in text
+    assert "Layers" in page(advice(1, 0), "x")
+
+
 def test_the_page_is_whole_and_asks_for_no_other_file() -> None:
     text = page(advice(), "a <model>")
     checker = Checker()

@@ -20,6 +20,19 @@ OTHER_PROCESS = (
 )
 
 
+def can_start(worker: Sequence[str] | None, seconds: float, batch_seconds: float) -> bool:
+    """Whether there is something to measure in processes of their own, and the time for it."""
+    options = environment_options()
+    if not options or worker is None:
+        return False
+    return seconds - _batches(options) * batch_seconds >= LEAST_START
+
+
+def _batches(options: Sequence[EnvironmentOption]) -> int:
+    """The least number of batches of all processes, the one without a setting included."""
+    return (len(options) + 1) * LEAST_BATCHES
+
+
 def study_environments(worker: Sequence[str] | None, budget: Budget, batch_seconds: float, study: ExactStudy) -> None:
     """Start one process for each setting, and measure them in turn with one that has none.
 
@@ -34,9 +47,9 @@ def study_environments(worker: Sequence[str] | None, budget: Budget, batch_secon
     if not options or worker is None:
         study.not_measured |= dict.fromkeys(names, OTHER_PROCESS)
         return
-    batches = (len(options) + 1) * LEAST_BATCHES * batch_seconds
+    batches = _batches(options) * batch_seconds
     start_seconds = budget.left(PROCESSES) - batches
-    if start_seconds < LEAST_START:
+    if not can_start(worker, budget.left(PROCESSES), batch_seconds):
         needed = (LEAST_START + batches) / (PROCESSES.end - TOGETHER.end)
         study.seconds_for_all = max(study.seconds_for_all, needed)
         study.not_measured |= dict.fromkeys(names, NO_TIME)
@@ -46,10 +59,10 @@ def study_environments(worker: Sequence[str] | None, budget: Budget, batch_secon
     except WorkerError as error:
         study.not_measured |= dict.fromkeys(names, str(error))
         return
-    study.not_measured |= rounds.failed
+    study.not_measured |= rounds.not_measured
     for option in options:
         name = option.name
-        if name not in rounds.failed:
+        if name not in rounds.not_measured:
             seconds, speed_up = rounds.median(name), rounds.speed_up(name, AS_IS)
             study.options.append(Option(name, seconds, speed_up, code=option.code, environment=True))
 

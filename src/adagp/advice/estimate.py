@@ -12,6 +12,8 @@ PLACEMENT = 1.03
 """How far a new process, or another place in memory, moves a ratio by itself. No number of rounds averages it out."""
 RESOLUTION = 0.02
 """The smallest relative difference beyond `PLACEMENT` that is worth asking for."""
+MOST_ROUNDS = 200
+"""More would not make an interval visibly narrower."""
 # Student's distribution, two-sided at LEVEL, by degrees of freedom: order statistics need eight values.
 _STUDENT = {2: 9.925, 3: 5.841, 4: 4.604, 5: 4.032, 6: 3.707}
 _NORMAL = 2.576
@@ -28,7 +30,8 @@ class Estimate:
         low: Lower end of the interval.
         high: Upper end of the interval.
         rounds: Rounds measured.
-        seconds_needed: About how many seconds to ask for, until a difference like this one, or of 5 %, would be seen.
+        seconds_needed: About how many seconds to ask for, until a difference like this one, or of 5 %, would be seen,
+            or `MOST_ROUNDS` are done; infinite where they are.
     """
 
     ratio: float
@@ -46,6 +49,16 @@ class Estimate:
     def is_slower(self) -> bool:
         """Whether the whole interval says so."""
         return self.high < 1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more time may tell more: nothing is sure, and noise is why."""
+        if self.seconds_needed == inf or self.is_faster or self.is_slower:
+            return False
+        if self.high == inf:
+            return True
+        worth_knowing, noise = self.high > PLACEMENT * (1 + RESOLUTION), self.high / self.low / PLACEMENT**2
+        return worth_knowing and noise > 1 + RESOLUTION
 
     def text(self) -> str:
         """The ratio with its interval; without an interval only that it is unknown."""
@@ -109,9 +122,11 @@ def _left_out(count: int) -> int | None:
 
 def _seconds_needed(ratios: Sequence[float], round_seconds: float) -> float:
     """Rounds until the interval would be narrower than the difference, times the seconds of one."""
+    if len(ratios) >= MOST_ROUNDS:
+        return inf
     if len(ratios) < 3:
         return 8 * round_seconds
     logs = [log(value) for value in ratios]
     difference = max(abs(median(logs)) - log(PLACEMENT), log(1 + RESOLUTION))
     rounds = ceil((_NORMAL * _MEDIAN_FACTOR * stdev(logs) / difference) ** 2)
-    return max(rounds, 8) * round_seconds
+    return min(max(rounds, 8), MOST_ROUNDS) * round_seconds

@@ -1,11 +1,11 @@
 """What the options that leave gradients exact give this training: one by one, together, and compiled on top."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
-from adagp.advice.budget import EXACT, TOGETHER, Budget
+from adagp.advice.budget import EXACT, FIRST_SHARE, TOGETHER, Budget
 from adagp.advice.checkpointing import CHECKPOINTING, checkpoint_options
 from adagp.advice.compiled import COMPILE, compile_option, is_compiled
 from adagp.advice.exact import CHANNELS_LAST, ExactOption, exact_options
@@ -14,12 +14,17 @@ from adagp.advice.option import Option
 from adagp.advice.rounds import LEAST_BATCHES, Candidate, Rounds, affordable, measure
 from adagp.advice.subject import Subject
 from adagp.measure import peak_bytes
+from adagp.patience import TookTooLongError, at_most
 from adagp.user_code import one_line
 
 AS_IS = "as it is"
 NO_TIME = "there is no time left for it"
 COMPILE_SHARE = 0.15
 """Of the time, for the rounds of `torch.compile`."""
+MOST_STARTS = 5.0
+"""Times the time, for its first batch."""
+LEAST_TOGETHER = 3
+"""Ways to do a batch, with that as it is, from which two options may pay together."""
 COMPILED_ANEW = "the model would be compiled anew in every turn; measure it before torch.compile"
 OTHER_LAYOUT = "DistributedDataParallel was built around the other layout; measure it in one process"
 
@@ -57,7 +62,10 @@ def study_exact(subject: Subject, budget: Budget, batch_seconds: float) -> Exact
     """
     study = ExactStudy(batch_seconds)
     possible = _for_ranks([*exact_options(subject), *_checkpointing(subject, study)], budget, study)
-    study.seconds_for_all = (len(possible) + 1) * LEAST_BATCHES * batch_seconds / EXACT.end
+    needed = budget.spent + (len(possible) + 1) * LEAST_BATCHES * batch_seconds
+    study.seconds_for_all = needed / (EXACT.end - FIRST_SHARE)
+    if affordable(batch_seconds, budget.left(EXACT)) < LEAST_TOGETHER:
+        budget.leave_out(TOGETHER)
     options = possible[: max(affordable(batch_seconds, budget.left(EXACT)) - 1, 0)]
     study.not_measured |= {option.name: NO_TIME for option in possible[len(options) :]}
     plain = Candidate(AS_IS, subject.step)
@@ -68,14 +76,14 @@ def study_exact(subject: Subject, budget: Budget, batch_seconds: float) -> Exact
         study.seconds = rounds.median(AS_IS)
         study.messages = _messages(subject, budget, rounds)
         study.options = list(_found(subject, options, rounds))
-        study.not_measured |= _failures(rounds)
+        study.not_measured |= rounds.not_measured
     study.best = _compatible(options, study.options)
     if len(study.best) > 1:
         name = _joined(study.best)
         together = Candidate(name, subject.step, partial(_all_of, study.best))
         rounds = budget.measure([plain, together], TOGETHER)
-        study.not_measured |= _failures(rounds)
-        if not rounds.failed:
+        study.not_measured |= rounds.not_measured
+        if not rounds.not_measured:
             speed_up = rounds.speed_up(name, AS_IS)
             study.together = Option(name, rounds.median(name), speed_up, code=_code_of(study.best))
     return study
@@ -99,17 +107,13 @@ def _for_ranks(options: list[ExactOption], budget: Budget, study: ExactStudy) ->
 
 def _found(subject: Subject, options: Sequence[ExactOption], rounds: Rounds) -> Iterator[Option]:
     for option in options:
-        if option.name not in rounds.failed:
+        if option.name not in rounds.not_measured:
             memory = None
             if option.name == CHECKPOINTING:
                 with option.ready():
                     memory = peak_bytes(subject.step, subject.device)
             speed_up = rounds.speed_up(option.name, AS_IS)
             yield Option(option.name, rounds.median(option.name), speed_up, code=option.code, peak_bytes=memory)
-
-
-def _failures(rounds: Rounds) -> dict[str, str]:
-    return {name: f"it fails here: {reason}" for name, reason in rounds.failed.items()}
 
 
 # --- messages
@@ -123,7 +127,7 @@ def _silent(subject: Subject, budget: Budget) -> list[Candidate]:
 
 
 def _messages(subject: Subject, budget: Budget, rounds: Rounds) -> MessagesFinding | None:
-    if not isinstance(budget.clock, SharedClock):
+    if not isinstance(budget.clock, SharedClock) or SILENT in rounds.not_measured:
         return None
     sent = gradient_bytes(subject.model) + buffer_bytes(subject.model)
     seconds = rounds.median(AS_IS) - rounds.median(SILENT)
@@ -160,16 +164,23 @@ def _all_of(options: Sequence[ExactOption]) -> Iterator[None]:
 
 
 def study_compiled(subject: Subject, budget: Budget, study: ExactStudy) -> None:
-    """Measure `torch.compile` on top of what pays; the seconds that this takes are not counted."""
+    """Measure `torch.compile` on top of what pays; the seconds that this takes are not counted.
+
+    Its first batch is given up after `MOST_STARTS` times the time. Ranks that share the model cannot give up alone.
+    """
     option = compile_option(subject)
     whole = [*study.best, option]
     name, before = _joined(whole), _joined(study.best)
     tick = budget.tick(f"{COMPILE}, beyond the time")
     tick()
-    begin = budget.clock()
+    begin, most = budget.clock(), MOST_STARTS * budget.seconds
     try:
-        with _all_of(whole):
+        with nullcontext() if isinstance(budget.clock, SharedClock) else at_most(most), _all_of(whole):
             subject.step()
+    except TookTooLongError:
+        study.not_measured[COMPILE] = f"given up: its first batch did not end within {most:.3g} s"
+        budget.extend(budget.clock() - begin)
+        return
     except Exception as error:
         study.not_measured[COMPILE] = f"it fails here: {one_line(error)}"
         return
@@ -180,8 +191,8 @@ def study_compiled(subject: Subject, budget: Budget, study: ExactStudy) -> None:
     deadline = first + COMPILE_SHARE * budget.seconds
     rounds = measure(candidates, budget.clock, deadline, tick=tick, share=COMPILE_SHARE)
     budget.extend(budget.clock() - begin)
-    study.not_measured |= _failures(rounds)
-    if rounds.failed:
+    study.not_measured |= rounds.not_measured
+    if rounds.not_measured:
         return
     seconds = rounds.median(name)
     study.options.append(

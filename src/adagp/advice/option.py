@@ -5,6 +5,9 @@ from typing import Any
 
 from adagp.advice.estimate import Estimate
 
+MOST_SPEED_UP = 10.0
+"""No single change makes a batch faster than this, however few rounds there were."""
+
 
 @dataclass(frozen=True)
 class Option:
@@ -42,6 +45,11 @@ class Option:
         return self.speed_up.ratio * self.kept
 
     @property
+    def most_worth(self) -> float:
+        """The upper end of the interval of `worth`."""
+        return min(self.speed_up.high, MOST_SPEED_UP) * self.kept
+
+    @property
     def plain_batches(self) -> float:
         """What the same time would buy without it: batches, or parts of one, of the training as it is."""
         return 1 / self.speed_up.ratio
@@ -57,7 +65,7 @@ class Option:
         """A word for the table."""
         if self.pays:
             return "yes"
-        if self.speed_up.high * self.kept < 1 or (self.last_part is not None and self.last_part.is_slower):
+        if self.most_worth < 1 or (self.last_part is not None and self.last_part.is_slower):
             return "no"
         return "see below" if self.caveat else "unclear"
 

@@ -10,14 +10,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from statistics import median
 
-from adagp.advice.estimate import Estimate, estimate
-
-MOST_ROUNDS = 200
-"""More would not make an interval visibly narrower."""
+from adagp.advice.estimate import MOST_ROUNDS, Estimate, estimate
 
 SHORTEST = 1e-9
 """Seconds of what is quicker than the clock can tell."""
 _HOPELESS = 0.9
+_MUCH_SLOWER = 3.0
+"""The first batch of a candidate may take this many times as long as that of the first, whatever the time."""
+_MOST_SHARE = 0.5
+"""Of the time that is left, the most for one that takes longer."""
 
 Clock = Callable[[], float]
 
@@ -44,14 +45,21 @@ class Rounds:
     Attributes:
         seconds: The seconds of each candidate, by round; one that is clearly slower has no turns any more.
         failed: Candidates that raised an error, each with its first line.
+        given_up: Candidates whose first batch took too long for the time, each with how long.
         spent: Seconds of all rounds, with what is not timed.
         share: Of all seconds asked for, those that these rounds get.
     """
 
     seconds: list[dict[str, float]] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+    given_up: dict[str, str] = field(default_factory=dict)
     spent: float = 0.0
     share: float = 1.0
+
+    @property
+    def not_measured(self) -> dict[str, str]:
+        """Candidates without a figure, each with the reason."""
+        return {name: f"it fails here: {reason}" for name, reason in self.failed.items()} | self.given_up
 
     def median(self, name: str) -> float:
         """The median seconds of a candidate."""
@@ -59,14 +67,18 @@ class Rounds:
 
     def speed_up(self, name: str, over: str) -> Estimate:
         """How much faster a candidate is than another."""
-        ratios = [one[over] / one[name] for one in self.seconds if name in one]
-        return estimate(ratios, self.spent / len(self.seconds) / self.share)
+        turns = [one for one in self.seconds if name in one]
+        round_seconds = sum(sum(one.values()) for one in turns) / len(turns) + self._not_timed()
+        return estimate([one[over] / one[name] for one in turns], round_seconds / self.share)
 
     def expected(self, candidates: Sequence[Candidate]) -> float:
         """The mean seconds of a round of these candidates, with what is not timed."""
         timed = sum(one[candidate.name] for one in self.seconds for candidate in candidates)
-        all_timed = sum(sum(one.values()) for one in self.seconds)
-        return (timed + self.spent - all_timed) / len(self.seconds)
+        return timed / len(self.seconds) + self._not_timed()
+
+    def _not_timed(self) -> float:
+        """The mean of what a round takes beside its batches."""
+        return (self.spent - sum(sum(one.values()) for one in self.seconds)) / len(self.seconds)
 
 
 LEAST_ROUNDS = 3
@@ -91,8 +103,9 @@ def measure(
 ) -> Rounds:
     """Run one round to warm up and then others until the deadline, but at least one.
 
-    Where there is no time for `LEAST_ROUNDS` of all, the slowest candidates have one turn only: the others are then
-    known, instead of none.
+    A candidate that is much slower than the first, and whose rounds would take most of the time, is given up after its
+    batch to warm up. Where there is still no time for `LEAST_ROUNDS` of all, the slowest candidates have
+    one turn only: the others are then known, instead of none.
 
     Args:
         candidates: The first is what the others are compared with; its errors are not caught. Any other one that fails
@@ -104,7 +117,8 @@ def measure(
         share: Of all seconds asked for, those that these rounds get.
     """
     result = Rounds(share=share)
-    working = list(_warm(candidates, result, tick))
+    warm = list(_warm(candidates, clock, result, tick))
+    working = list(_quick_enough(warm, result, deadline - clock()))
     order = random.Random(seed)
     while len(result.seconds) < MOST_ROUNDS:
         begin = clock()
@@ -143,14 +157,31 @@ def _is_done(candidate: Candidate, reference: Candidate, so_far: Rounds) -> bool
     return so_far.speed_up(candidate.name, reference.name).high < _HOPELESS
 
 
-def _warm(candidates: Sequence[Candidate], result: Rounds, tick: Callable[[], None]) -> Iterator[Candidate]:
-    """Run every candidate once: caches are cold, and what cannot run at all shows now."""
+def _warm(
+    candidates: Sequence[Candidate], clock: Clock, result: Rounds, tick: Callable[[], None]
+) -> Iterator[tuple[Candidate, float]]:
+    """Run every candidate once, with its seconds: caches are cold, and what cannot run at all shows now."""
     for candidate in candidates:
+        seconds = 0.0
         with _noted(candidate, candidates[0], result), candidate.ready():
+            start = clock()
             candidate.run()
+            seconds = clock() - start
         if candidate.name not in result.failed:
-            yield candidate
+            yield candidate, seconds
         tick()
+
+
+def _quick_enough(warm: Sequence[tuple[Candidate, float]], result: Rounds, left: float) -> Iterator[Candidate]:
+    """The candidates without those that would eat the time that is left; these are noted."""
+    reference = warm[0][1]
+    most = max(_MUCH_SLOWER * reference, _MOST_SHARE * left / LEAST_ROUNDS)
+    for candidate, seconds in warm:
+        if seconds <= most:
+            yield candidate
+        else:
+            reason = f"given up after its first batch, which took {seconds:.3g} s instead of {reference:.3g}"
+            result.given_up[candidate.name] = reason
 
 
 @contextmanager

@@ -93,8 +93,8 @@ def study_sources(subject: Subject, budget: Budget, batch_seconds: float) -> Sou
             share = (SOURCES.end - SOURCES.begin) * (1 - _AGREEMENT_ENDS)
             deadline = budget.deadline(SOURCES)
             rounds = measure(_candidates(engine, plans), clock, deadline, tick=tick, share=share)
-            plans = {name: one for name, one in plans.items() if name not in rounds.failed}
-            not_measured |= {name: f"it fails here: {reason}" for name, reason in rounds.failed.items()}
+            plans = {name: one for name, one in plans.items() if name not in rounds.not_measured}
+            not_measured |= rounds.not_measured
             options = {name: _option(engine, name, one, rounds, agreement) for name, one in plans.items()}
             sent = {name: engine.sent_bytes(one) for name, one in plans.items()}
     sources = tuple(_finding(name, options[name], agreement, sent[name]) for name in plans if name != PLAN)

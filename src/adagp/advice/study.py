@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from math import ceil
 from statistics import median
 from typing import Any
 
@@ -10,10 +11,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from adagp._engine.finite import NonFiniteError
-from adagp.advice.budget import SOURCES, Budget, Progress
+from adagp.advice.budget import FIRST_SHARE, PROCESSES, SOURCES, Budget, Progress
 from adagp.advice.checking import check_first_batch, check_parts, explained
 from adagp.advice.compiled import COMPILE, is_compiled
-from adagp.advice.environments import study_environments
+from adagp.advice.environments import can_start, study_environments
 from adagp.advice.exact_study import NO_TIME, study_compiled, study_exact
 from adagp.advice.kept import unchanged
 from adagp.advice.messages import shared_clock
@@ -30,8 +31,8 @@ from adagp.user_code import one_line
 SECONDS = 60.0
 LOADING_SHARE = 0.1
 """Of the time, about the most to wait for batches of the loader."""
-FIRST_BATCHES, FIRST_SHARE = 9, 0.05
-"""Most batches, and about most of the time, to learn how long one takes: other work may fall on a single one."""
+FIRST_BATCHES = 9
+"""Most batches to learn how long one takes: other work may fall on a single one."""
 COMPILE_ASKED = "its first batch may take a minute or more; ask for it by compile=True or --compile"
 
 
@@ -91,6 +92,7 @@ def _study(subject: Subject, budget: Budget, compiles: bool, worker: Sequence[st
         phases = _phases(subject, budget)
         check_parts(subject)  # now and at the end: early, before time is spent in vain
         batch_seconds = sum(phases.values())
+        _leave_out(subject, budget, worker, batch_seconds)
         exact = study_exact(subject, budget, batch_seconds)
         if subject.device.type == "cpu":
             study_environments(worker, budget, batch_seconds, exact)
@@ -100,9 +102,10 @@ def _study(subject: Subject, budget: Budget, compiles: bool, worker: Sequence[st
             study_compiled(subject, budget, exact)
         else:
             exact.not_measured[COMPILE] = COMPILE_ASKED
-        peak = peak_bytes(subject.step, subject.device) if budget.left(SOURCES) > 0 else None
-    found, for_all = _sources(subject, budget, exact.seconds), exact.seconds_for_all
-    for_all = max(for_all, batches_for(len(specs())) * exact.seconds / (SOURCES.end - SOURCES.begin))
+        peak = peak_bytes(subject.step, subject.device) if budget.left(SOURCES) > exact.seconds else None
+    found, for_exact = _sources(subject, budget, exact.seconds), exact.seconds_for_all
+    for_all = max(for_exact, batches_for(len(specs())) * exact.seconds / (SOURCES.end - SOURCES.begin))
+    not_measured = _with_time_needed(exact.not_measured, for_exact) | _with_time_needed(found.not_measured, for_all)
     loading = {"loading": median(subject.load_seconds)} if subject.load_seconds else {}
     return Advice(
         seconds=exact.seconds,
@@ -113,11 +116,19 @@ def _study(subject: Subject, budget: Budget, compiles: bool, worker: Sequence[st
         sources=found.sources,
         layers=found.layers,
         plan=found.plan,
-        not_measured=_with_time_needed({**exact.not_measured, **found.not_measured}, for_all),
+        not_measured=not_measured,
         spent=budget.spent,
         spread=found.spread,
         messages=exact.messages,
     )
+
+
+def _leave_out(subject: Subject, budget: Budget, worker: Sequence[str] | None, batch_seconds: float) -> None:
+    """Leave the parts of the time that nothing can be done in to the others."""
+    if subject.device.type != "cpu" or not can_start(worker, budget.seconds_of(PROCESSES), batch_seconds):
+        budget.leave_out(PROCESSES)
+    if budget.seconds_of(SOURCES) < batches_for(1) * batch_seconds:
+        budget.leave_out(SOURCES)
 
 
 def _phases(subject: Subject, budget: Budget) -> dict[str, float]:
@@ -159,5 +170,5 @@ def _sources(subject: Subject, budget: Budget, batch_seconds: float) -> SourceSt
 
 def _with_time_needed(not_measured: Mapping[str, str], seconds: float) -> dict[str, str]:
     """The reasons, where "no time" also says how much would do."""
-    reason = f"{NO_TIME}, all of it takes about {seconds:.0f} s"
+    reason = f"{NO_TIME}, about {ceil(seconds)} s would be enough"
     return {name: reason if text == NO_TIME else text for name, text in not_measured.items()}

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import inf
 
+from adagp.advice.exact_study import NO_TIME
 from adagp.advice.messages import MessagesFinding
 from adagp.advice.option import Option
 from adagp.advice.result import Advice, SourceFinding
@@ -43,7 +44,9 @@ def _headline(advice: Advice) -> str:
     """What to do, in one sentence."""
     options = advice.options()
     if not options:
-        return "There was no time to measure anything but the training as it is; see below how long it takes."
+        if any(reason.startswith(NO_TIME) for reason in advice.not_measured.values()):
+            return "There was no time to measure anything but the training as it is; see below how long it takes."
+        return "Nothing could be measured but the training as it is; see below why."
     paying = [option for option in options if option.pays]
     exact = [option for option in paying if option.exact]
     if exact:
@@ -55,7 +58,8 @@ def _headline(advice: Advice) -> str:
     likely = max((one for one in single if one.finding == "unclear"), key=lambda one: one.speed_up.ratio, default=None)
     if likely is not None and likely.speed_up.high > MAY_PAY:
         found = "too few rounds tell" if likely.speed_up.high == inf else f"{likely.speed_up.text()} x"
-        return f"Nothing is sure to make this training faster; {likely.name} may, {found}. Measure for longer."
+        longer = f" A{more[1:]}." if (more := _more_time(likely, advice)) else ""
+        return f"Nothing is sure to make this training faster; {likely.name} may, {found}.{longer}"
     most = max((option.speed_up.high for option in single), default=None)
     bound = "" if most is None else f"; no exact option is more than {most:.2f} x as fast"
     return f"Nothing that was measured makes this training faster on this machine{bound}."
@@ -124,11 +128,18 @@ def _no_difference(option: Option, advice: Advice) -> str:
     found = option.speed_up
     if found.high == inf:
         too_few = "1 round tells" if found.rounds == 1 else f"{found.rounds} rounds tell"
-        return f"{too_few} nothing; measure for about {found.seconds_needed:.0f} s"
-    seen = f"no difference seen, {found.low:.2f} to {found.high:.2f} x"
-    if found.seconds_needed <= advice.spent:
-        return seen
-    return f"{seen}; measure for about {found.seconds_needed:.0f} s to see one"
+        known = f"{too_few} nothing"
+    else:
+        known = f"no difference seen, {found.low:.2f} to {found.high:.2f} x"
+    return "; ".join(filter(None, [known, _more_time(option, advice)]))
+
+
+def _more_time(option: Option, advice: Advice) -> str:
+    """How long would tell more; empty where no time would."""
+    found = option.speed_up
+    if not found.is_open or found.seconds_needed <= advice.spent:
+        return ""
+    return f"about {found.seconds_needed:.0f} s would tell more"
 
 
 def _of_source(source: SourceFinding, advice: Advice) -> str:
@@ -141,7 +152,7 @@ def _of_source(source: SourceFinding, advice: Advice) -> str:
         return f"{option.name}: {found}: worth {option.worth:.2f} x."
     if option.caveat and option.speed_up.low * option.kept > 1:
         return f"{option.name}: {found}: {option.caveat}; raise it before you try this."
-    if option.speed_up.high * option.kept < 1:
+    if option.most_worth < 1:
         worthless = (
             "worth nothing here" if option.worth < 0.1 else f"worth {option.worth:.2f} x, less than exact batches"
         )

@@ -76,7 +76,7 @@ def advise_command(
     chosen: TrainingOptions,
     seconds: Annotated[float, typer.Option(help="About how long to measure; more narrows the intervals.")] = 60.0,
     compile_: Annotated[
-        bool, typer.Option("--compile", help="Also measure torch.compile, however long it takes to start.")
+        bool, typer.Option("--compile", help="Also measure torch.compile, which may take a minute or more to start.")
     ] = False,
     plan: Annotated[
         Path | None, typer.Option(help="Write the plan that pays into this file, a table for `train --schedule`.")

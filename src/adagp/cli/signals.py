@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from adagp.patience import importing
+
 PATIENCE_SECONDS = 5
 """The time that a stopped command has to clean up."""
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
@@ -48,7 +50,7 @@ def stoppable() -> Iterator[None]:
     previous = {number: signal.getsignal(number) for number in watched}
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if _importing(frame):
+        if importing(frame):
             _exit(number, frame)
         if hasattr(signal, "SIGALRM"):
             signal.signal(signal.SIGALRM, lambda _, late: _exit(number, late))
@@ -70,9 +72,3 @@ def _exit(number: int, frame: FrameType | None) -> None:
     del frame
     os.write(2, f"{LINE}\n".encode())
     os._exit(128 + number)
-
-
-def _importing(frame: FrameType | None) -> bool:
-    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
-        frame = frame.f_back
-    return frame is not None

@@ -63,10 +63,13 @@ def _judged(layer: LayerFinding, name: str, source: SourceFinding | None) -> tup
 
 
 def advice_png(advice: Advice, dpi: int = 130) -> bytes:
-    """Two panels as PNG: the time of each layer, and the error of each source against its seconds."""
+    """Two panels as PNG: where the time goes, by layer where known, and the error of each source by its seconds."""
     shown = _slowest(advice.layers)
     figure, panels = figure_with(13, max(5.0, 1.5 + 0.2 * len(shown)), 1, 2)
-    _draw_layers(panels[0], shown, len(advice.layers))
+    if shown:
+        _draw_layers(panels[0], shown, len(advice.layers))
+    else:
+        _draw_phases(panels[0], advice)
     _draw_sources(panels[1], advice)
     return saved(figure, dpi=dpi)
 
@@ -91,8 +94,13 @@ def _draw_layers(panel: Any, layers: Sequence[LayerFinding], count: int) -> None
     dress(panel, f"Where the time goes{less}", "ms a batch, each layer by itself", "")
     panel.tick_params(axis="y", labelsize=7)
     panel.invert_yaxis()
-    if layers:
-        panel.legend(fontsize=8)
+    panel.legend(fontsize=8)
+
+
+def _draw_phases(panel: Any, advice: Advice) -> None:
+    panel.barh(list(advice.phases), [1e3 * seconds for seconds in advice.phases.values()], color="#0072B2")
+    dress(panel, "Where the time goes; layers were not measured", "ms a batch", "")
+    panel.invert_yaxis()
 
 
 def _draw_sources(panel: Any, advice: Advice) -> None:
@@ -100,6 +108,8 @@ def _draw_sources(panel: Any, advice: Advice) -> None:
         across, up = 1e3 * source.option.seconds, source.error
         panel.plot([across], [up], "o", color="#009E73" if source.option.pays else "#D55E00")
         panel.annotate(source.option.name, (across, up), xytext=(5, 4), textcoords="offset points", fontsize=8)
+    if not advice.sources:
+        panel.text(0.5, 0.5, "no source was measured", transform=panel.transAxes, ha="center")
     panel.axvline(1e3 * advice.seconds, color="#000000", linestyle="--", linewidth=1, label="exact, as it is")
     if advice.spread is not None:
         panel.axhline(advice.spread, color="#999999", linestyle=":", linewidth=1.5, label="between two batches")
@@ -136,6 +146,7 @@ def pipelines_table(found: Sequence[PipelineFinding]) -> Table:
 
 def page(advice: Advice, subject: str, pipelines: Sequence[PipelineFinding] = ()) -> str:
     """The page, verdict first; `subject` names the training."""
+    layers = f"{table_html(layers_table(advice))}\n" if advice.layers else ""
     image = base64.b64encode(advice_png(advice)).decode()
     code = "\n".join(advice.code())
     lines = f"<h2>Write</h2>\n<pre>{escape(code)}</pre>\n" if code else ""
@@ -143,7 +154,7 @@ def page(advice: Advice, subject: str, pipelines: Sequence[PipelineFinding] = ()
         f"{subject}: what would make it faster?",
         f'<p class="verdict">{escape(chr(10).join(advice.verdict))}</p>\n{lines}'
         f"{table_html(options_table(advice))}\n"
-        '<p class="scroll"><img alt="Milliseconds by layer; error against milliseconds for each source" '
-        f'src="data:image/png;base64,{image}"></p>\n{table_html(layers_table(advice))}\n'
+        '<p class="scroll"><img alt="Where the time goes; error against milliseconds for each source" '
+        f'src="data:image/png;base64,{image}"></p>\n{layers}'
         + (f"{table_html(pipelines_table(pipelines))}\n" if pipelines else ""),
     )

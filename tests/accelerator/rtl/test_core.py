@@ -1,5 +1,6 @@
 """The parts of a core alone: descriptors, address generators, sizes, rounding."""
 
+import gc
 import re
 from fractions import Fraction
 from math import floor, prod
@@ -28,6 +29,7 @@ from adagp.accelerator.rtl.descriptor import (
     Product,
     Unit,
 )
+from adagp.accelerator.rtl.garbage import paused_collection
 from adagp.accelerator.rtl.geometry import CoreGeometry, folds
 from adagp.accelerator.rtl.nest import Nest
 from adagp.accelerator.rtl.program import Loop, Program
@@ -177,3 +179,20 @@ def test_the_golden_model_rounds_halves_upwards_and_cuts(value, shift, width):
     exact = floor(Fraction(value, 2**shift) + Fraction(1, 2))
     cut = min(max(exact, -(2 ** (width - 1))), 2 ** (width - 1) - 1)
     assert golden.operands(np.array([value]), shift, width).tolist() == [cut]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_collector_rests_while_compiling_and_is_as_before_then(enabled, monkeypatch):
+    monkeypatch.setattr(gc, "isenabled", lambda: enabled)
+    calls = []
+    monkeypatch.setattr(gc, "disable", lambda: calls.append("disable"))
+    monkeypatch.setattr(gc, "enable", lambda: calls.append("enable"))
+
+    @paused_collection()
+    def refuse():
+        assert calls == ["disable"]
+        raise ValueError("refused")
+
+    with pytest.raises(ValueError, match="refused"):
+        refuse()
+    assert calls == ["disable", *(["enable"] if enabled else [])]

@@ -22,6 +22,8 @@ PRODUCT_OVERHEAD_CYCLES = 3
 """Cycles of a product besides the accelerator model's: one to accept it, two until its last sum is written."""
 _WRITE_DELAY = 3
 """Cycles from the acceptance of a drain to its first beat."""
+_UNITS = {bits: tuple(unit for unit in Unit if bits >> unit & 1) for bits in range(1 << len(Unit))}
+"""The units of a descriptor's `waits` and `signals`."""
 
 
 @dataclass
@@ -85,13 +87,11 @@ class _Core:
                 now = max(now, queue[0] + 1)
             start = max(now + 1, self._free[unit])
             if isinstance(descriptor, Load | Product | Drain):
-                for other in Unit:
-                    if descriptor.waits >> other & 1:
-                        start = max(start, self._tokens[other, unit].popleft() + 1)
+                for other in _UNITS[descriptor.waits]:
+                    start = max(start, self._tokens[other, unit].popleft() + 1)
                 end = self._end(descriptor, self._program.loops[index], start)
-                for other in Unit:
-                    if descriptor.signals >> other & 1:
-                        self._tokens[unit, other].append(end)
+                for other in _UNITS[descriptor.signals]:
+                    self._tokens[unit, other].append(end)
                 self._found.busy[unit] += end - start + 1
             else:
                 end = start

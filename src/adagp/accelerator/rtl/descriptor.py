@@ -5,9 +5,11 @@ step. A descriptor may wait for a token of another unit before it starts, and gi
 `docs/hardware.md` explains each field, and a test checks that it names the right bits.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from operator import attrgetter, le
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from amaranth.hdl import Shape, signed
 from amaranth.lib import data
@@ -123,27 +125,41 @@ class _Descriptor:
     def __post_init__(self) -> None:
         """Refuse values that the fields cannot hold."""
         kind: Any = type(self)
-        for name, low, high in _bounds(kind):
-            value = int(getattr(self, name))
+        limits = _limits(kind)
+        values = limits.values_of(self)
+        if all(map(le, limits.least, values)) and all(map(le, values, limits.greatest)):
+            return
+        for name, low, value, high in zip(limits.names, limits.least, values, limits.greatest, strict=True):
             if not low <= value <= high:
-                raise ValueError(f"{name}={value}: must be between {low} and {high}")
+                raise ValueError(f"{name}={int(value)}: must be between {low} and {high}")
 
     def encode(self) -> int:
         """The descriptor as a number, the first field in the lowest bits."""
         return _encoded(self)
 
 
+class _Limits(NamedTuple):
+    """The least and the greatest value of each field of a kind of descriptor."""
+
+    names: tuple[str, ...]
+    least: tuple[int, ...]
+    greatest: tuple[int, ...]
+    values_of: Callable[[_Descriptor], tuple[int, ...]]
+
+
 @cache
-def _bounds(kind: type[Any]) -> list[tuple[str, int, int]]:
-    """The least and the greatest value of each field; programs have hundreds of thousands of descriptors."""
-    found = []
+def _limits(kind: type[Any]) -> _Limits:
+    """Kept, because programs have hundreds of thousands of descriptors."""
+    names = tuple(field.name for field in fields(kind))
     positive = {"count", "k_folds", "n_folds"} | ({"words"} if kind.op is Op.LOAD else set())
-    for field in fields(kind):
-        shape = Shape.cast({**_HEADER, **_FIELDS[kind.op]}[field.name])
-        low = -(1 << shape.width - 1) if shape.signed else 0
-        least = 1 if field.name in positive else low
-        found.append((field.name, least, (1 << shape.width - shape.signed) - 1))
-    return found
+    shapes = [Shape.cast({**_HEADER, **_FIELDS[kind.op]}[name]) for name in names]
+    least = (-(1 << shape.width - 1) if shape.signed else 0 for shape in shapes)
+    return _Limits(
+        names,
+        tuple(1 if name in positive else low for name, low in zip(names, least, strict=True)),
+        tuple((1 << shape.width - shape.signed) - 1 for shape in shapes),
+        attrgetter(*names) if len(names) > 1 else lambda one: (getattr(one, names[0]),),  # of one name, it is no tuple
+    )
 
 
 @cache

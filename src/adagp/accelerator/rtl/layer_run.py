@@ -13,6 +13,7 @@ from adagp.accelerator.rtl.batches import BatchPrograms
 from adagp.accelerator.rtl.cycles import CoreCycles, program_cycles
 from adagp.accelerator.rtl.descriptor import Unit
 from adagp.accelerator.rtl.dram import Timing
+from adagp.accelerator.rtl.garbage import paused_collection
 from adagp.accelerator.rtl.geometry import CoreGeometry
 from adagp.accelerator.rtl.integer_network import IntegerNetwork, Shifts, random_network
 from adagp.accelerator.rtl.layer_shapes import convolution
@@ -133,6 +134,7 @@ class LayerProgram:
         return all(np.array_equal(ours, theirs) for ours, theirs in pairs)
 
 
+@paused_collection()
 def layer_program(
     op: LayerOp,
     design: Design,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from adagp.accelerator.rtl.descriptor import LEVELS, Barrier, Descriptor, Drain, Level, Load, Offset, Product, Unit
 
@@ -44,32 +45,36 @@ class Program:
 
     descriptors: list[Descriptor] = field(default_factory=list)
     loops: dict[int, tuple[Loop, ...]] = field(default_factory=dict)
-    _levels: dict[tuple[Unit, int], Loop] = field(default_factory=dict)
+    _set: dict[Unit, tuple[Loop, ...]] = field(default_factory=lambda: dict.fromkeys(Unit, (ONCE,) * LEVELS))
     _offsets: dict[int, int] = field(default_factory=dict)
     _seen: dict[tuple[Unit, Unit], int] = field(default_factory=dict)
 
     def work(self, descriptor: Load | Product | Drain, loops: Sequence[Loop], after: Sequence[int] = ()) -> int:
         """Add a load, product or drain with its loops, the innermost first; returns its index."""
         unit = descriptor.unit
-        whole = (*loops, *(ONCE for _ in range(LEVELS - len(loops))))
-        for level, loop in enumerate(whole):
-            if self._levels.get((unit, level), ONCE) != loop:
-                self._levels[unit, level] = loop
-                high = loop.count if loop.high is None else max(0, loop.high)
-                self.descriptors.append(
-                    Level(unit, level, loop.count, loop.stride, loop.low, high, pool_stride=loop.pool_stride)
-                )
+        whole = (*loops, *(ONCE,) * (LEVELS - len(loops)))
+        if self._set[unit] != whole:
+            for level, (before, loop) in enumerate(zip(self._set[unit], whole, strict=True)):
+                if before != loop:
+                    self.descriptors.append(_level(unit, level, loop))
+            self._set[unit] = whole
+        waits = self._waits(unit, after)
+        index = len(self.descriptors)
+        self.descriptors.append(replace(descriptor, waits=waits) if waits else descriptor)
+        self.loops[index] = whole
+        return index
+
+    def _waits(self, unit: Unit, after: Sequence[int]) -> int:
+        """The units whose tokens `unit` takes before it goes on, one bit each; they are made to give them."""
         waits = 0
         for index in after:
-            other = self.descriptors[index]
-            if other.unit is not unit and index > self._seen.get((other.unit, unit), -1):
-                latest = max(i for i in after if self.descriptors[i].unit is other.unit)
-                self._seen[other.unit, unit] = latest
+            other = self.descriptors[index].unit
+            if other is not unit and index > self._seen.get((other, unit), -1):
+                latest = max(i for i in after if self.descriptors[i].unit is other)
+                self._seen[other, unit] = latest
                 self._signal(latest, unit)
-                waits |= 1 << other.unit
-        self.descriptors.append(replace(descriptor, waits=waits))
-        self.loops[len(self.descriptors) - 1] = whole
-        return len(self.descriptors) - 1
+                waits |= 1 << other
+        return waits
 
     def offset(self, row: int, offset: int) -> None:
         """Let a row add an offset to its input addresses from now on."""
@@ -85,3 +90,10 @@ class Program:
         giver = self.descriptors[index]
         assert isinstance(giver, Load | Product | Drain)
         self.descriptors[index] = replace(giver, signals=giver.signals | 1 << unit)
+
+
+@cache
+def _level(unit: Unit, level: int, loop: Loop) -> Level:
+    """The descriptor that sets a loop; a program sets the same ones again and again."""
+    high = loop.count if loop.high is None else max(0, loop.high)
+    return Level(unit, level, loop.count, loop.stride, loop.low, high, pool_stride=loop.pool_stride)

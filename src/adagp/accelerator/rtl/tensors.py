@@ -1,6 +1,7 @@
 """Tensors in DRAM: where their words are, and a layer's sizes."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from adagp.accelerator.shapes import LayerShape
 
@@ -39,7 +40,7 @@ class Convolution:
         if self.c_in % self.groups or self.c_out % self.groups:
             raise ValueError(f"groups={self.groups}: does not divide c_in={self.c_in} and c_out={self.c_out}")
 
-    @property
+    @cached_property
     def out(self) -> tuple[int, int]:
         """Height and width of the output."""
         high, wide = (

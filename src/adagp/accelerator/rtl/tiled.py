@@ -15,6 +15,7 @@ from adagp.accelerator.designs import Design
 from adagp.accelerator.machine import Machine
 from adagp.accelerator.rtl.cycles import program_cycles
 from adagp.accelerator.rtl.dram import Allocator, Timing
+from adagp.accelerator.rtl.garbage import paused_collection
 from adagp.accelerator.rtl.geometry import CoreGeometry
 from adagp.accelerator.rtl.integer_network import IntegerNetwork
 from adagp.accelerator.rtl.layer_shapes import convolution
@@ -41,6 +42,7 @@ class _Anywhere(Allocator):
         return 0
 
 
+@paused_collection()
 def tiled_costs(op: LayerOp, design: Design, machine: Machine) -> TiledCosts:
     """The cycles of every pass of a layer on a design.
 

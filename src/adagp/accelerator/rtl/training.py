@@ -109,6 +109,10 @@ class RtlTraining:
             for key, each in self._programs.items()
         }
 
+    def model_cycles(self, phase: Phase) -> int:
+        """Cycles of a batch by the formulas."""
+        return sum(cycles for (which, _), cycles in self._expected.items() if which is phase)
+
     def batch(self, images: Integers, labels: NDArray[np.int64], phase: Phase) -> TrainedBatch:
         """Run a batch on the RTL and in the golden model."""
         memory, dram = self._memory, self._dram
