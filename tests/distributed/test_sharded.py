@@ -115,14 +115,15 @@ def both(rank: int, count: int, predictor: str, steps: int, units: str, is_smoot
 @pytest.mark.parametrize(
     ("ranks", "predictor", "steps", "units", "is_smooth"),
     [
+        (2, "with-network", 32, "modules", True),
         (2, "trusted", 32, "modules", True),
         (2, "paper", 32, "whole", True),
-        (2, "trusted", 24, "reshard", False),
-        pytest.param(4, "trusted", 32, "reshard", True, marks=pytest.mark.slow),
-        pytest.param(2, "trusted", 300, "modules", True, marks=pytest.mark.slow),
-        pytest.param(4, "trusted", 300, "modules", True, marks=pytest.mark.slow),
-        pytest.param(2, "trusted", 300, "modules", False, marks=pytest.mark.slow),
-        pytest.param(4, "trusted", 300, "modules", False, marks=pytest.mark.slow),
+        (2, "with-network", 24, "reshard", False),
+        pytest.param(4, "with-network", 32, "reshard", True, marks=pytest.mark.slow),
+        pytest.param(2, "with-network", 300, "modules", True, marks=pytest.mark.slow),
+        pytest.param(4, "with-network", 300, "modules", True, marks=pytest.mark.slow),
+        pytest.param(2, "with-network", 300, "modules", False, marks=pytest.mark.slow),
+        pytest.param(4, "with-network", 300, "modules", False, marks=pytest.mark.slow),
         pytest.param(4, "paper", 300, "reshard", False, marks=pytest.mark.slow),
     ],
 )
@@ -363,7 +364,7 @@ def break_one(rank: int, count: int, what: str) -> tuple[str, bool, dict[str, in
     by_module(model)
     phase = Plan(Phase.GP, "predicted") if what == "prediction" else Plan(Phase.BP, "backprop")
     schedule = schedules.from_function(lambda step: MIXED[0] if step < 2 else phase, NAMES)
-    gp = AdaGP(model, sgd(model), schedule, stop_on_nonfinite=True)
+    gp = AdaGP(model, sgd(model), schedule, "with-network", stop_on_nonfinite=True)
     train(gp, model, 2, rank)
     before = whole(model)
     x, y = batches(1, seed=rank)[0]
@@ -431,7 +432,8 @@ def train_tokens(rank: int, count: int, how: str) -> Any:
             fully_shard(network, offload_policy=CPUOffloadPolicy(pin_memory=False))
         else:
             fully_shard(network)
-        predictor = predictors.TrustedPredictor(most_rows=4) if how == "large" else "trusted"
+        most_rows = 4 if how == "large" else 4096
+        predictor = predictors.TrustedPredictor(most_rows=most_rows, fewest_weights=0)
         plans = [*MIXED[:3], Plan(Phase.BP, "backprop", {"wide": "predicted"}), Plan(Phase.GP, "predicted")]
         schedule = schedules.from_function(lambda step, plans=plans: plans[step % 5], NAMES)
         gp = AdaGP(model, sgd(model), schedule, predictor, exclude=None if is_sharded else "up")

@@ -44,7 +44,7 @@ def write_gradients(
 
 def is_always_finite(source: Source) -> bool:
     """Whether a source promises finite rows; what its base promised does not count: it may compute something else."""
-    return bool(vars(type(source)).get("always_finite", False))
+    return "always_finite" in vars(type(source)) and source.always_finite
 
 
 def _refuse_rows(source: Source, layer: Layer, rows: object) -> None:

@@ -17,6 +17,11 @@ class Predicted(Source):
         """The predictor is shared with the engine, which lets it learn."""
         self._predictor = predictor
 
+    @property
+    def always_finite(self) -> bool:  # type: ignore[override]
+        """Whether the predictor promises that; what its base promised does not count."""
+        return "always_finite" in vars(type(self._predictor)) and bool(getattr(self._predictor, "always_finite", False))
+
     def wants_features(self, layer: str) -> bool:
         """Layers without trust are left out: their prediction would be scaled to zero."""
         return self._predictor.trust(layer) > 0 and layer not in self._predictor.needs.except_for
