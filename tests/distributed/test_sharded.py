@@ -249,11 +249,12 @@ def collectives() -> Iterator[Counter[str]]:
             setattr(distributed, name, original)
 
 
-def count(rank: int, ranks: int) -> dict[str, list[dict[str, int]]]:
+def count(rank: int, ranks: int, predictor: str) -> dict[str, list[dict[str, int]]]:
     """The collectives of each batch, by what it does."""
     model = build()
     by_module(model)
-    gp = AdaGP(model, sgd(model), schedules.from_function(lambda step: MIXED[step % 3 if step < 6 else 4], NAMES))
+    schedule = schedules.from_function(lambda step: MIXED[step % 3 if step < 6 else 4], NAMES)
+    gp = AdaGP(model, sgd(model), schedule, predictor)
     found: dict[str, list[dict[str, int]]] = {}
     for x, y in batches(8, seed=rank):
         plan = gp.next_plan()
@@ -268,7 +269,7 @@ def count(rank: int, ranks: int) -> dict[str, list[dict[str, int]]]:
 
 
 def test_gp_reduces_no_gradients_and_bp_sends_two_small_messages_more() -> None:
-    for found in on_ranks(2, count):
+    for found in on_ranks(2, count, "with-network"):
         assert found["plain"] == [{"gather": 9, "scatter": 5}]
         for calls in found["BP backprop"]:
             assert calls == {"gather": 9, "scatter": 5, "reduce": 2}
@@ -276,6 +277,14 @@ def test_gp_reduces_no_gradients_and_bp_sends_two_small_messages_more() -> None:
             assert calls == {"gather": 5, "reduce": 2}
         for calls in found["GP mean"]:
             assert calls == {"gather": 5, "reduce": 1}
+
+
+def test_means_alone_send_no_more_than_one_small_message_in_gp() -> None:
+    for found in on_ranks(2, count, "trusted"):
+        first, *others = found["BP backprop"]
+        assert first == {"gather": 9, "scatter": 5, "reduce": 1}, "there is no mean yet"
+        assert all(calls == {"gather": 9, "scatter": 5, "reduce": 2} for calls in others)
+        assert all(calls == {"gather": 5, "reduce": 1} for calls in found["GP predicted"])
 
 
 def refuse(rank: int, count: int, what: str) -> str:

@@ -219,11 +219,13 @@ class _Doubling(TrustedPredictor):
 
 def test_predictions_are_not_checked_unless_a_subclass_makes_them() -> None:
     gp = attached(build())
-    assert is_always_finite(gp.sources["predicted"])
-    with_network = attached(build(), predictor=TrustedPredictor(fewest_weights=0))
-    assert not is_always_finite(with_network.sources["predicted"])
+    layer = gp._setup.by_name["9"]
+    assert is_always_finite(gp.sources["predicted"], layer)
+    with_network = attached(build(), predictor=TrustedPredictor(fewest_weights=0, most_rows=7))
+    found = {one.name: is_always_finite(with_network.sources["predicted"], one) for one in with_network._setup.layers}
+    assert found == {"0": False, "3": False, "7": True, "9": False}, "of the large layer alone"
     own = attached(build(), predictor=_Doubling())
-    assert not is_always_finite(own.sources["predicted"])
+    assert not is_always_finite(own.sources["predicted"], layer)
     train(own, range(9))
     assert own.counts()["fallback"] > 0
 

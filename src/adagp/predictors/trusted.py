@@ -67,9 +67,9 @@ class TrustedPredictor:
         """What is left out of the model it is attached to, and why."""
 
     @property
-    def always_finite(self) -> bool:
-        """Whether predictions are finite by construction: means of finite gradients are, times a trust of at most 1."""
-        return isinstance(self._means, MeansAlone)
+    def always_finite(self) -> Collection[str]:
+        """The layers that are predicted by their means alone: those of finite gradients are finite."""
+        return self.needs.except_for
 
     def share_rows(self, total: SumOverRanks) -> None:
         """Learn together with ranks that hold other rows: network and trust are the same on all of them."""
