@@ -189,7 +189,8 @@ def _plan(plan: Plan, layers: list[str], options: Mapping[str, Option], agreemen
     option = options.get(PLAN)
     variance = None if option is None else agreement.added_variance(PLAN)
     if option is None or not option.pays:
-        note = {"advised": "no source pays in any layer here, so every gradient is exact"}
+        reason = "what pays in single layers is not sure to pay together" if plan.overrides else "no source pays here"
+        note = {"advised": f"{reason}, so every gradient is exact"}
         return PlanFinding(table_of(BP, layers, note), option=option, added_variance=variance)
     note = {"advised": f"worth {option.worth:.2f} x the progress in a second, {option.speed_up.text()} in time"}
     return PlanFinding(table_of(plan, layers, note), tuple(plan.overrides), option, variance)
