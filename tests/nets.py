@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from adagp import predictors
 from adagp._engine.capture.recorder import Poolers
 from adagp.layers import Layer
-from adagp.predictors import Features, Predictor
+from adagp.predictors import Features, Predictor, TrustedPredictor
 from adagp.quality import GradientAlignment, mean_absolute_percentage_errors
 
 
@@ -26,6 +27,14 @@ def small_cnn(inplace: bool = True) -> nn.Sequential:
         nn.ReLU(inplace=inplace),
         nn.Linear(8, 3),
     )
+
+
+@predictors.register("with-network")
+class WithNetwork(TrustedPredictor):
+    """The default predictor with its network, which models as small as those here do without."""
+
+    def __init__(self) -> None:
+        super().__init__(fewest_weights=0)
 
 
 class Functional(nn.Module):

@@ -11,7 +11,9 @@ import torch
 from typer.testing import CliRunner
 
 from adagp import schedules
-from adagp.advice import exact, exact_study, study
+from adagp.advice import LayerFinding, exact, exact_study, sources, study
+from adagp.advice.layers import LayerTimes
+from adagp.advice.sources import SourceStudy
 from adagp.cli import app
 
 BUILD = """
@@ -279,6 +281,36 @@ def test_train_uses_the_plan_and_resumes_with_it(folder: Path, monkeypatch: pyte
     code, out, err = run("train", *TRAIN, "--schedule", "advise", "--out", "run", "--json", "--resume")
     assert code == 0, err
     assert json.loads(out)["recipe"] == recipe
+
+
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_without_a_plan_training_goes_on_plainly(folder: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """No time for sources: the layers are not judged, and every gradient is exact."""
+    monkeypatch.setattr(study, "study_sources", lambda *_: SourceStudy(not_measured={"sources": "there is no time"}))
+    methods = ["--methods", "bp,advised,short-bp", "--seeds", "0"]
+    words = ["--schedule", "advise"] if command == "train" else methods
+    code, out, err = run(command, *TRAIN, *words, "--out", "runs", "--json")
+    assert code == 0, err
+    assert "No plan: there is no time. It trains by plain backpropagation." in " ".join(err.split())
+    found = json.loads(out)
+    if command == "train":
+        assert found["recipe"]["schedule"].startswith("# advised: there is no plan, so every gradient is exact")
+
+
+def test_a_plan_that_does_not_pay_as_a_whole_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each layer pays by itself, but together they are slower than plain backpropagation."""
+
+    def topk(times: list[LayerTimes], agreement: object) -> list[LayerFinding]:
+        return [LayerFinding(one.name, one.kind, 1.0, 1.0, 1.0, source="topk") for one in times]
+
+    monkeypatch.setattr(sources, "judge_layers", topk)
+    code, out, err = run("train", *TRAIN, "--schedule", "advise", "--json")
+    assert code == 0, err
+    assert "the plan (topk on " in err
+    assert "The plan is not sure to pay. It trains by plain backpropagation." in " ".join(err.split())
+    table = json.loads(out)["recipe"]["schedule"]
+    assert "# advised: what pays in single layers is not sure to pay together, so every gradient is exact" in table
+    assert "topk" not in table.partition("\n")[2]
 
 
 def test_a_plan_is_measured_in_the_layout_of_its_training(folder: Path) -> None:

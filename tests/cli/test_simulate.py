@@ -23,6 +23,12 @@ def simulated(*arguments):
     return json.loads(result.stdout)
 
 
+def test_tables_of_a_network_fit_a_terminal_of_80_columns():
+    result = CliRunner().invoke(app, ["simulate", "network", "--model", "vgg13"], env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    assert max(len(line) for line in result.stdout.splitlines()) <= 80
+
+
 def test_layer_of_the_issue():
     found = simulated("--layer", CONV1_2, "--batch", "1", "--array", "12x15", "--dataflow", "ws")
     assert found["forward"]["cycles"] - 1 == 254_639  # SCALE-Sim counts the last cycle from zero

@@ -35,7 +35,7 @@ def train(rank: int, count: int, predictor: str, immediate: bool, adaptive: bool
 
 @pytest.mark.parametrize(
     ("predictor", "immediate", "adaptive"),
-    [("trusted", False, False), ("paper", True, False), ("trusted", False, True)],
+    [("with-network", False, False), ("paper", True, False), ("with-network", False, True), ("trusted", True, False)],
 )
 def test_ranks_stay_identical_through_a_mix_of_phases(predictor: str, immediate: bool, adaptive: bool) -> None:
     one, two = on_ranks(2, train, predictor, immediate, adaptive)
@@ -255,10 +255,11 @@ def test_a_batch_adds_pooled_outputs_and_flags_to_the_messages() -> None:
 
 SOURCES = ("backprop", "predicted", "topk", "random", "last", "zero", "skip")
 COUNTED = {
-    "BP": (Plan(Phase.BP, "backprop"), "trusted"),
-    "topk": (Plan(Phase.BP, "backprop", {"3": "topk", "9": "topk"}), "trusted"),
-    "mixed": (Plan(Phase.BP, "backprop", {"0": "predicted", "3": "random"}), "trusted"),
+    "BP": (Plan(Phase.BP, "backprop"), "with-network"),
+    "topk": (Plan(Phase.BP, "backprop", {"3": "topk", "9": "topk"}), "with-network"),
+    "mixed": (Plan(Phase.BP, "backprop", {"0": "predicted", "3": "random"}), "with-network"),
     "GP": (Plan(Phase.GP, "predicted"), "paper"),
+    "GP, means": (Plan(Phase.GP, "predicted"), "trusted"),
     "GP, random": (Plan(Phase.GP, "random"), None),
     "GP, last": (Plan(Phase.GP, "last"), None),
 }

@@ -115,14 +115,15 @@ def both(rank: int, count: int, predictor: str, steps: int, units: str, is_smoot
 @pytest.mark.parametrize(
     ("ranks", "predictor", "steps", "units", "is_smooth"),
     [
+        (2, "with-network", 32, "modules", True),
         (2, "trusted", 32, "modules", True),
         (2, "paper", 32, "whole", True),
-        (2, "trusted", 24, "reshard", False),
-        pytest.param(4, "trusted", 32, "reshard", True, marks=pytest.mark.slow),
-        pytest.param(2, "trusted", 300, "modules", True, marks=pytest.mark.slow),
-        pytest.param(4, "trusted", 300, "modules", True, marks=pytest.mark.slow),
-        pytest.param(2, "trusted", 300, "modules", False, marks=pytest.mark.slow),
-        pytest.param(4, "trusted", 300, "modules", False, marks=pytest.mark.slow),
+        (2, "with-network", 24, "reshard", False),
+        pytest.param(4, "with-network", 32, "reshard", True, marks=pytest.mark.slow),
+        pytest.param(2, "with-network", 300, "modules", True, marks=pytest.mark.slow),
+        pytest.param(4, "with-network", 300, "modules", True, marks=pytest.mark.slow),
+        pytest.param(2, "with-network", 300, "modules", False, marks=pytest.mark.slow),
+        pytest.param(4, "with-network", 300, "modules", False, marks=pytest.mark.slow),
         pytest.param(4, "paper", 300, "reshard", False, marks=pytest.mark.slow),
     ],
 )
@@ -248,11 +249,12 @@ def collectives() -> Iterator[Counter[str]]:
             setattr(distributed, name, original)
 
 
-def count(rank: int, ranks: int) -> dict[str, list[dict[str, int]]]:
+def count(rank: int, ranks: int, predictor: str) -> dict[str, list[dict[str, int]]]:
     """The collectives of each batch, by what it does."""
     model = build()
     by_module(model)
-    gp = AdaGP(model, sgd(model), schedules.from_function(lambda step: MIXED[step % 3 if step < 6 else 4], NAMES))
+    schedule = schedules.from_function(lambda step: MIXED[step % 3 if step < 6 else 4], NAMES)
+    gp = AdaGP(model, sgd(model), schedule, predictor)
     found: dict[str, list[dict[str, int]]] = {}
     for x, y in batches(8, seed=rank):
         plan = gp.next_plan()
@@ -267,7 +269,7 @@ def count(rank: int, ranks: int) -> dict[str, list[dict[str, int]]]:
 
 
 def test_gp_reduces_no_gradients_and_bp_sends_two_small_messages_more() -> None:
-    for found in on_ranks(2, count):
+    for found in on_ranks(2, count, "with-network"):
         assert found["plain"] == [{"gather": 9, "scatter": 5}]
         for calls in found["BP backprop"]:
             assert calls == {"gather": 9, "scatter": 5, "reduce": 2}
@@ -275,6 +277,14 @@ def test_gp_reduces_no_gradients_and_bp_sends_two_small_messages_more() -> None:
             assert calls == {"gather": 5, "reduce": 2}
         for calls in found["GP mean"]:
             assert calls == {"gather": 5, "reduce": 1}
+
+
+def test_means_alone_send_no_more_than_one_small_message_in_gp() -> None:
+    for found in on_ranks(2, count, "trusted"):
+        first, *others = found["BP backprop"]
+        assert first == {"gather": 9, "scatter": 5, "reduce": 1}, "there is no mean yet"
+        assert all(calls == {"gather": 9, "scatter": 5, "reduce": 2} for calls in others)
+        assert all(calls == {"gather": 5, "reduce": 1} for calls in found["GP predicted"])
 
 
 def refuse(rank: int, count: int, what: str) -> str:
@@ -363,7 +373,7 @@ def break_one(rank: int, count: int, what: str) -> tuple[str, bool, dict[str, in
     by_module(model)
     phase = Plan(Phase.GP, "predicted") if what == "prediction" else Plan(Phase.BP, "backprop")
     schedule = schedules.from_function(lambda step: MIXED[0] if step < 2 else phase, NAMES)
-    gp = AdaGP(model, sgd(model), schedule, stop_on_nonfinite=True)
+    gp = AdaGP(model, sgd(model), schedule, "with-network", stop_on_nonfinite=True)
     train(gp, model, 2, rank)
     before = whole(model)
     x, y = batches(1, seed=rank)[0]
@@ -431,7 +441,8 @@ def train_tokens(rank: int, count: int, how: str) -> Any:
             fully_shard(network, offload_policy=CPUOffloadPolicy(pin_memory=False))
         else:
             fully_shard(network)
-        predictor = predictors.TrustedPredictor(most_rows=4) if how == "large" else "trusted"
+        most_rows = 4 if how == "large" else 4096
+        predictor = predictors.TrustedPredictor(most_rows=most_rows, fewest_weights=0)
         plans = [*MIXED[:3], Plan(Phase.BP, "backprop", {"wide": "predicted"}), Plan(Phase.GP, "predicted")]
         schedule = schedules.from_function(lambda step, plans=plans: plans[step % 5], NAMES)
         gp = AdaGP(model, sgd(model), schedule, predictor, exclude=None if is_sharded else "up")

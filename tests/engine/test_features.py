@@ -329,7 +329,7 @@ def test_grad_mode_survives_an_error_in_the_model() -> None:
         assert not torch.is_grad_enabled()
 
 
-@pytest.mark.parametrize("predictor", ["trusted", "watcher"])
+@pytest.mark.parametrize("predictor", ["trusted", "with-network", "watcher"])
 @pytest.mark.parametrize("immediate", [False, True])
 def test_a_batch_is_freed_at_once(predictor: str, immediate: bool) -> None:
     """Without the garbage collector: nothing that a batch recorded may wait for it."""

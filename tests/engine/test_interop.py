@@ -97,7 +97,7 @@ def test_accumulated_micro_batches_stand_for_one_large_batch(warmup: int, tolera
         assert torch.allclose(a, b, atol=tolerance)
 
 
-@pytest.mark.parametrize("predictor", ["trusted", "paper"])
+@pytest.mark.parametrize("predictor", ["trusted", "with-network", "paper"])
 def test_grad_scaler_changes_nothing_that_is_learned(predictor: str, device: str) -> None:
     """A scale that is a power of two is exact in float32, so both runs must agree bit for bit."""
     plain, scaled = build().to(device), build().to(device)
@@ -211,7 +211,7 @@ def test_a_compiled_model_is_compiled_once_for_each_phase_whatever_it_learns_fro
 @pytest.mark.filterwarnings("ignore")
 def test_compiling_a_copy_changes_nothing_for_the_model() -> None:
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(6)))
-    gp = AdaGP(model, sgd(model), schedules.always_backprop())
+    gp = AdaGP(model, sgd(model), schedules.always_backprop(), "with-network")
     x = torch.randn(8, 4)
     for _ in range(2):
         with gp.batch() as batch:
@@ -336,7 +336,7 @@ def test_a_scaler_divides_true_gradients_only() -> None:
 
 def test_vmap_is_refused_by_name() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1))
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), "with-network")
     x = torch.randn(8, 3)
     gp.step(lambda: model(x).square().mean())
     with pytest.raises(TypeError, match=r"layer '0' ran under torch\.vmap"):

@@ -36,7 +36,7 @@ def run(gp: AdaGP, model: nn.Module, data: list[tuple[Tensor, Tensor]]) -> list[
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("predictor", [None, "trusted", "paper"])
+@pytest.mark.parametrize("predictor", [None, "trusted", "with-network", "paper"])
 def test_all_backprop_is_bit_identical_to_the_plain_loop(name: str, predictor: str | None, device: str) -> None:
     plain, ours = build().to(device), build().to(device)
     optimizer = OPTIMIZERS[name](plain.parameters())
@@ -293,7 +293,7 @@ def test_quality_has_the_order_of_the_model_whatever_it_learns_from_first() -> N
     assert len(first) > 1
 
 
-@pytest.mark.parametrize("predictor", ["paper", "trusted"])
+@pytest.mark.parametrize("predictor", ["paper", "trusted", "with-network"])
 def test_double_precision_by_default_is_no_obstacle(predictor: str) -> None:
     torch.set_default_dtype(torch.float64)
     try:
@@ -328,7 +328,7 @@ def test_the_state_of_another_model_is_refused_by_name() -> None:
         gp.load_state_dict(AdaGP(last, sgd(last), schedules.fixed(1, 1)).state_dict())
     with pytest.raises(ValueError, match="no AdaGP state"):
         gp.load_state_dict({"weights": 1})
-    with pytest.raises(ValueError, match="has format 1, this version reads 6"):
+    with pytest.raises(ValueError, match="has format 1, this version reads 7"):
         gp.load_state_dict(gp.state_dict() | {"format": 1})
     for other_gp, part in (
         (
@@ -353,7 +353,7 @@ def test_the_state_of_another_model_is_refused_by_name() -> None:
 
 def test_a_state_is_a_snapshot() -> None:
     model = build()
-    gp = AdaGP(model, sgd(model), schedules.always_backprop())
+    gp = AdaGP(model, sgd(model), schedules.always_backprop(), "with-network")
     run(gp, model, batches(2))
     state = gp.state_dict()
     before = copy.deepcopy(state)
@@ -366,7 +366,7 @@ def test_a_state_is_a_snapshot() -> None:
 # ---- 7: an untrained predictor changes nothing
 
 
-@pytest.mark.parametrize("predictor", ["trusted", "paper"])
+@pytest.mark.parametrize("predictor", ["trusted", "with-network", "paper"])
 def test_an_untrained_predictor_changes_nothing(predictor: str) -> None:
     model = build()
     before = [p.detach().clone() for p in model.parameters()]
@@ -693,7 +693,7 @@ def test_a_loss_that_is_not_finite_in_backprop_stops_with_the_layers_name(predic
 
 def test_a_gradient_that_is_not_finite_teaches_nothing() -> None:
     model = build()
-    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), stop_on_nonfinite=False)
+    gp = AdaGP(model, sgd(model), schedules.fixed(1, 1), "with-network", stop_on_nonfinite=False)
     run(gp, model, batches(4))
     before = copy.deepcopy(gp.state_dict()["predictor"])
     with gp.batch():
@@ -722,7 +722,7 @@ class Fragile(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("predictor", ["trusted", None])
+@pytest.mark.parametrize("predictor", ["with-network", None])
 def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_touched(
     predictor: str | None, value: float
 ) -> None:

@@ -46,7 +46,7 @@ def run(model: nn.Module, gp: AdaGP, steps: int = 9, **options: Any) -> AdaGP:
     return gp
 
 
-@pytest.mark.parametrize("predictor", ["trusted", "paper"])
+@pytest.mark.parametrize("predictor", ["trusted", "with-network", "paper"])
 def test_another_backward_changes_nothing(predictor: str) -> None:
     one, two = build(), build()
     first = run(one, AdaGP(one, sgd(one), phases, predictor))
@@ -56,7 +56,7 @@ def test_another_backward_changes_nothing(predictor: str) -> None:
     assert first.counts() == second.counts()
 
 
-@pytest.mark.parametrize("predictor", ["trusted", "paper"])
+@pytest.mark.parametrize("predictor", ["trusted", "with-network", "paper"])
 def test_another_librarys_scaler_changes_nothing(predictor: str) -> None:
     """A power of two is exact in float32. In GP its optimizer unscales predictions too, so they come scaled."""
     one, two = build(), build()

@@ -38,7 +38,7 @@ def attached(model: nn.Module, plans: tuple[str, ...] = ("BP", "GP")) -> tuple[A
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     known = {"BP": Plan(Phase.BP, "backprop"), "GP": Plan(Phase.GP, "predicted")}
     schedule = schedules.from_function(lambda step: known[plans[step % len(plans)]], ["backprop", "predicted"])
-    return AdaGP(model, optimizer, schedule, TrustedPredictor(most_rows=MOST)), optimizer
+    return AdaGP(model, optimizer, schedule, TrustedPredictor(most_rows=MOST, fewest_weights=0)), optimizer
 
 
 @settings(deadline=None)
@@ -131,7 +131,7 @@ def _on_rank(rank: int, count: int) -> list[Tensor]:
     model = Net()
     wrapped = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    gp = AdaGP(wrapped, optimizer, schedules.fixed(1, 2), TrustedPredictor(most_rows=MOST))
+    gp = AdaGP(wrapped, optimizer, schedules.fixed(1, 2), TrustedPredictor(most_rows=MOST, fewest_weights=0))
     for step in range(18):
         gp.step(lambda step=step: loss(wrapped, step, rank))
     assert gp.counts()["predicted"] > 4

@@ -111,8 +111,7 @@ def test_reported_alignment_is_that_of_the_prediction_written_out(seed: int, nam
         batch = examples(predictor, found, generator)
         requests = [(example.layer, example.features) for example in batch if example.features is not None]
         if isinstance(predictor, TrustedPredictor):
-            bases = [predictor._means.get(layer.name) for layer, _ in requests]
-            written = list(predictor._network.predict_scaled(requests, bases, [1.0] * len(requests)))
+            written = list(predictor._means.scaled(requests, [1.0] * len(requests)))
         else:
             written = [rows for rows in predictor.predict(requests) if rows is not None]
         reported = predictor.learn(batch)
@@ -215,7 +214,7 @@ def test_a_layer_without_features_is_judged_by_its_mean_alone() -> None:
             mean = predictor._means.get(example.layer.name)
             if example.features is not None:
                 layers_to_train_on.append(example.layer.name)
-                (rows,) = predictor._network.predict_scaled([(example.layer, example.features)], [mean], [1.0])
+                (rows,) = predictor._means.scaled([(example.layer, example.features)], [1.0])
             elif mean is not None:
                 rows = mean.clone()
             else:
@@ -271,7 +270,7 @@ def test_the_default_studies_a_quarter_of_the_layers_and_at_most_four_in_every_b
     count: int, expected: list[int]
 ) -> None:
     model = nn.ModuleList([nn.Linear(4, 3) for _ in range(count)])
-    predictor = TrustedPredictor()
+    predictor = TrustedPredictor(fewest_weights=0)
     predictor.attach(find_layers(model, model.parameters())[0])
     studied = []
     for _ in expected:
@@ -323,14 +322,15 @@ def learn_constant(predictor: TrustedPredictor, sign: float, count: int) -> Any:
     return layer
 
 
-def test_trust_grows_while_the_mean_points_right_and_dies_when_it_points_wrong() -> None:
-    predictor = TrustedPredictor()
+@pytest.mark.parametrize("fewest_weights", [0, 100_000])
+def test_trust_grows_while_the_mean_points_right_and_dies_when_it_points_wrong(fewest_weights: int) -> None:
+    predictor = TrustedPredictor(fewest_weights=fewest_weights)
     layer = learn_constant(predictor, 1.0, 40)
     assert predictor.trust(layer.name) == 1.0
     rows = predict(predictor, layer, Features(torch.ones(3, 16)))
     assert rows is not None
     assert torch.allclose(rows.weight, torch.ones(3, 4), atol=0.05)
-    flipping = TrustedPredictor()
+    flipping = TrustedPredictor(fewest_weights=fewest_weights)
     layer = learn_constant(flipping, 1.0, 100)
     assert flipping.trust(layer.name) == 0.0
     assert predict(flipping, layer, Features(torch.ones(3, 16))) is None

@@ -143,7 +143,7 @@ def _write(batch: OpenBatch, layers: Sequence[LayerBatch], shared: Shared) -> No
     for source, of_source in requests.items():
         if not write_gradients(setup.sources[source], of_source, batch.timed, batch.step_index):
             batch.failed = True
-    if setup.ranks.shards_rows and not all(is_always_finite(entry.source) for entry in layers):
+    if setup.ranks.shards_rows and not all(is_always_finite(entry.source, entry.layer) for entry in layers):
         batch.failed = setup.ranks.largest([batch.failed], setup.device)[0] > 0
 
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 from torch import nn
 
@@ -42,9 +43,10 @@ def parameters_without_source(setup: Setup, progress: Progress) -> Iterator[tupl
 def coverage(setup: Setup, progress: Progress) -> Coverage:
     """Which layers are covered at present, which are not, and why."""
     dropped = {name: layer.dropped for name, layer in progress.layers.items() if layer.dropped}
-    return present_coverage(
+    found = present_coverage(
         setup.model, setup.parameters(), covered_layers(setup, progress), {**setup.reasons, **dropped}
     )
+    return replace(found, note=getattr(setup.predictor, "note", ""))
 
 
 def drop(progress: Progress, layer: Layer, reason: str) -> None:

@@ -12,7 +12,7 @@ from adagp._engine.progress import Progress
 from adagp._engine.setup import Setup
 from adagp.layers.sharding import is_distributed
 
-_FORMAT = 6
+_FORMAT = 7
 
 
 def save(setup: Setup, progress: Progress) -> dict[str, Any]:

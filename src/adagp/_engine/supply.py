@@ -6,7 +6,7 @@ from typing import Any
 
 from adagp._engine.finite import is_finite, suspects
 from adagp.layers import Layer, Rows
-from adagp.sources import GradientRequest, Source
+from adagp.sources import GradientRequest, Predicted, Source
 
 logger = logging.getLogger("adagp")
 
@@ -39,11 +39,18 @@ def write_gradients(
         timed(write)
     else:
         write()
-    return is_always_finite(source) or _all_finite(source, [request.layer for request in requests], step)
+    doubtful = [request.layer for request in requests if not is_always_finite(source, request.layer)]
+    if not doubtful or _all_finite(source, doubtful, step):
+        return True
+    for request in requests:
+        request.layer.assign(None)
+    return False
 
 
-def is_always_finite(source: Source) -> bool:
+def is_always_finite(source: Source, layer: Layer) -> bool:
     """Whether a source promises finite rows; what its base promised does not count: it may compute something else."""
+    if type(source) is Predicted:
+        return source.is_always_finite(layer.name)
     return bool(vars(type(source)).get("always_finite", False))
 
 
@@ -73,6 +80,4 @@ def _all_finite(source: Source, layers: Sequence[Layer], step: int) -> bool:
         return True
     what = "prediction" if source.spec.needs_features else f"gradient from {source.spec.name!r}"
     logger.warning("step %d: the %s for layer %r is not finite", step, what, name)
-    for layer in layers:
-        layer.assign(None)
     return False

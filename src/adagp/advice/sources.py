@@ -12,7 +12,7 @@ from adagp.advice.messages import own_clock, same_on_all
 from adagp.advice.option import Option
 from adagp.advice.plan import judge_layers, plan_of, table_of
 from adagp.advice.result import LayerFinding, PlanFinding, SourceFinding
-from adagp.advice.rounds import Candidate, Rounds, measure
+from adagp.advice.rounds import Candidate, Clock, Rounds, measure
 from adagp.advice.subject import Subject
 from adagp.measure import peak_bytes
 from adagp.schedules import COARSE, Phase, Plan
@@ -63,44 +63,67 @@ def study_sources(subject: Subject, budget: Budget, batch_seconds: float) -> Sou
     Raises:
         ValueError: When `AdaGP` cannot be attached to the model, with the reason.
     """
-    clock, tick = budget.clock, budget.tick(SOURCES.name)
-    begin = clock()
-    left = max(budget.deadline(SOURCES) - begin, 0.0)
+    left = max(budget.left(SOURCES), 0.0)
     if left < batches_for(1) * batch_seconds:
         return SourceStudy(not_measured={"sources": NO_TIME})
-
-    def is_over(share: float) -> bool:
-        tick()
-        return clock() > begin + share * left
-
+    until = _deadlines(budget, left)
     with attached(subject) as engine:
         plans, not_measured = _affordable(_plans(engine), subject, left / batch_seconds)
-        if not engine.mixes_sources:
-            not_measured |= {name: NO_MIXING for name, spec in specs().items() if _mixes(name, spec.needs_backward)}
-        not_measured["local"] = OTHER_LOSS
+        not_measured |= _never_judged(engine)
         if not plans:
             return SourceStudy(not_measured=not_measured)
-        _warm_up(engine, lambda: is_over(_WARMUP_ENDS))
-        received = {name: engine.gp.sources[name] for name in plans if _receives(name)}
+        _warm_up(engine, until(_WARMUP_ENDS))
         with subject.resting():
-            times = layer_times(subject, engine.layers, received, own_clock(clock), lambda: is_over(_LAYERS_END))
-            agreement = compare(engine, plans, lambda: is_over(_AGREEMENT_ENDS))
-            layers = same_on_all(clock, judge_layers(times, agreement))
-            plan = plan_of(layers)
+            layers, agreement, plan = _judge(engine, plans, budget.clock, until)
             if plan.overrides:
                 plans[PLAN] = plan
-                agreement.plans |= compare(engine, {PLAN: plan}, lambda: is_over(_AGREEMENT_ENDS)).plans
-            share = (SOURCES.end - SOURCES.begin) * (1 - _AGREEMENT_ENDS)
-            deadline = budget.deadline(SOURCES)
-            rounds = measure(_candidates(engine, plans), clock, deadline, tick=tick, share=share)
+                agreement.plans |= compare(engine, {PLAN: plan}, until(_AGREEMENT_ENDS)).plans
+            rounds = _measure(engine, plans, budget)
             plans = {name: one for name, one in plans.items() if name not in rounds.not_measured}
-            not_measured |= rounds.not_measured
             options = {name: _option(engine, name, one, rounds, agreement) for name, one in plans.items()}
             sent = {name: engine.sent_bytes(one) for name, one in plans.items()}
+        names = [layer.name for layer in engine.layers]
     sources = tuple(_finding(name, options[name], agreement, sent[name]) for name in plans if name != PLAN)
-    names = [layer.name for layer in engine.layers]
     found = _plan(plan, names, options, agreement)
-    return SourceStudy(sources, tuple(layers), found, not_measured, agreement.total_spread)
+    return SourceStudy(sources, tuple(layers), found, not_measured | rounds.not_measured, agreement.total_spread)
+
+
+def _never_judged(engine: Attached) -> dict[str, str]:
+    """Sources that this model's wrapper does not allow or no single batch can judge, each with the reason."""
+    mixed = [] if engine.mixes_sources else [name for name, one in specs().items() if _mixes(name, one.needs_backward)]
+    return {**dict.fromkeys(mixed, NO_MIXING), "local": OTHER_LOSS}
+
+
+def _deadlines(budget: Budget, left: float) -> Callable[[float], Callable[[], bool]]:
+    """For a share of the seconds that are left: a function that says whether it is over."""
+    begin, tick = budget.clock(), budget.tick(SOURCES.name)
+
+    def until(share: float) -> Callable[[], bool]:
+        def is_over() -> bool:
+            tick()
+            return budget.clock() > begin + share * left
+
+        return is_over
+
+    return until
+
+
+def _judge(
+    engine: Attached, plans: Mapping[str, Plan], clock: Clock, until: Callable[[float], Callable[[], bool]]
+) -> tuple[list[LayerFinding], Agreement, Plan]:
+    """The time of each layer, the agreement of each plan with the exact gradient, and the plan that follows."""
+    received = {name: engine.gp.sources[name] for name in plans if _receives(name)}
+    times = layer_times(engine.subject, engine.layers, received, own_clock(clock), until(_LAYERS_END))
+    agreement = compare(engine, plans, until(_AGREEMENT_ENDS))
+    layers = same_on_all(clock, judge_layers(times, agreement))
+    return layers, agreement, plan_of(layers)
+
+
+def _measure(engine: Attached, plans: Mapping[str, Plan], budget: Budget) -> Rounds:
+    """The time of a batch under each plan, in turn with one as it is."""
+    share = (SOURCES.end - SOURCES.begin) * (1 - _AGREEMENT_ENDS)
+    tick = budget.tick(SOURCES.name)
+    return measure(_candidates(engine, plans), budget.clock, budget.deadline(SOURCES), tick=tick, share=share)
 
 
 def batches_for(plans: int) -> float:
@@ -189,7 +212,8 @@ def _plan(plan: Plan, layers: list[str], options: Mapping[str, Option], agreemen
     option = options.get(PLAN)
     variance = None if option is None else agreement.added_variance(PLAN)
     if option is None or not option.pays:
-        note = {"advised": "no source pays in any layer here, so every gradient is exact"}
+        reason = "what pays in single layers is not sure to pay together" if plan.overrides else "no source pays here"
+        note = {"advised": f"{reason}, so every gradient is exact"}
         return PlanFinding(table_of(BP, layers, note), option=option, added_variance=variance)
     note = {"advised": f"worth {option.worth:.2f} x the progress in a second, {option.speed_up.text()} in time"}
     return PlanFinding(table_of(plan, layers, note), tuple(plan.overrides), option, variance)

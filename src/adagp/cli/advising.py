@@ -34,12 +34,12 @@ def with_method_of_schedule(given: Mapping[str, Any]) -> dict[str, Any]:
 def with_plan(recipe: Recipe, data_root: Path | None, device: str | None, seconds: float) -> Recipe:
     """The recipe with the plan that pays as its schedule, measured now; what was found is printed on stderr.
 
-    Raises:
-        RecipeError: When sources cannot be attached to the model.
+    Where none pays, every gradient is exact.
     """
     from adagp import data
     from adagp.cli.session import chosen_device
     from adagp.training.advising import advise_recipe
+    from adagp.training.planning import with_exact_table
     from adagp.training.run.world import refuse_torchrun
 
     refuse_torchrun("advise")
@@ -50,7 +50,12 @@ def with_plan(recipe: Recipe, data_root: Path | None, device: str | None, second
     for sentence in advice.verdict:
         progress_line(sentence)
     if advice.plan is None:
-        raise RecipeError(f"method advised: there is no plan: {advice.why_no_plan}")
+        progress_line(f"No plan: {advice.why_no_plan}. It trains by plain backpropagation.")
+        table = with_exact_table(recipe).schedule
+        return recipe.replace(schedule=f"# advised: there is no plan, so every gradient is exact\n{table}")
+    if not advice.plan.changed:
+        reason = "The plan is not sure to pay" if advice.plan.option else "No plan pays here"
+        progress_line(f"{reason}. It trains by plain backpropagation.")
     return recipe.replace(schedule=advice.plan.table)
 
 

@@ -37,9 +37,15 @@ class CoverageRow:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Which layers are covered at present."""
+    """Which layers are covered at present.
+
+    Attributes:
+        rows: Every module that owns parameters.
+        note: What the predictor leaves out of this model, and why; empty where it leaves out nothing.
+    """
 
     rows: tuple[CoverageRow, ...]
+    note: str = ""
 
     @property
     def share(self) -> float:
@@ -64,7 +70,8 @@ class Coverage:
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
         ]
-        return "\n".join([*lines, f"{self.share:.1%} of the trained parameters are covered"])
+        lines.append(f"{self.share:.1%} of the trained parameters are covered")
+        return "\n".join([*lines, self.note] if self.note else lines)
 
 
 def find_layers(

@@ -71,6 +71,10 @@ class RunningRows:
         mean = self._means.get(layer)
         return None if mean is None else mean.rows
 
+    def count(self, layer: str) -> int:
+        """How many true gradients have moved it."""
+        return self._means[layer].count if layer in self._means else 0
+
     def part_due(self, layer: str, rows: int) -> slice:
         """The part of a layer with this many rows that `add` moves next."""
         parts = self._parts(rows)

@@ -1,6 +1,6 @@
 """One batch of each kind on every design: BP, GP and coarse side by side, in cycles and energy."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adagp.accelerator import BatchKind, CostTable, Design
@@ -13,24 +13,27 @@ Kinds = Mapping[Design, Sequence[BatchKind]]
 def kinds_table(kinds: Kinds, table: CostTable, notes: tuple[str, ...] = ()) -> Table:
     """Cycles and energy of one batch of each kind, and their shares of the baseline's BP batch."""
     plain = kinds[Design.BASELINE][0]
-    order = [batch.label for batch in kinds[Design.MAX]]  # the baseline has no GP batch
-    rows = []
-    for design, batches in kinds.items():
-        known = {batch.label: batch for batch in batches}
-        cycles = [_cells(known.get(label), lambda batch: batch.cycles, plain.cycles) for label in order]
-        energy = [_cells(known.get(label), lambda batch: batch.energy(table), plain.energy(table)) for label in order]
-        rows.append((design.value, *(cell for pair in (*cycles, *energy) for cell in pair)))
-    columns = [cell for what in ("cycles", "energy") for label in order for cell in (f"{label} {what}", "%")]
+    rows = [
+        (
+            design.value,
+            batch.label,
+            *_cells(batch.cycles, plain.cycles),
+            *_cells(batch.energy(table), plain.energy(table)),
+        )
+        for design, batches in kinds.items()
+        for batch in batches
+    ]
     return Table(
         "One batch of each kind",
-        ("design", *columns),
+        ("design", "batch", "cycles", "%", "energy", "%"),
         rows,
         ("%: of the baseline's BP batch; the predictor learns in full BP batches and rests in coarse ones", *notes),
+        text_columns=2,
     )
 
 
-def _cells(batch: BatchKind | None, figure: Callable[[BatchKind], float], plain: float) -> tuple[str, str]:
-    return ("-", "-") if batch is None else (short(figure(batch)), f"{100 * figure(batch) / plain:.1f}")
+def _cells(figure: float, plain: float) -> tuple[str, str]:
+    return short(figure), f"{100 * figure / plain:.1f}"
 
 
 def kinds_facts(kinds: Kinds, table: CostTable) -> dict[str, list[dict[str, Any]]]:

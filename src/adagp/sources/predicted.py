@@ -1,6 +1,6 @@
 """Gradients from the predictor."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from adagp.layers import Layer, Rows
 from adagp.predictors import Features, Predictor
@@ -16,6 +16,13 @@ class Predicted(Source):
     def __init__(self, predictor: Predictor) -> None:
         """The predictor is shared with the engine, which lets it learn."""
         self._predictor = predictor
+
+    def is_always_finite(self, layer: str) -> bool:
+        """Whether the predictor promises finite rows for this layer; what its base promised does not count."""
+        if "always_finite" not in vars(type(self._predictor)):
+            return False
+        promised: Collection[str] = getattr(self._predictor, "always_finite", ())
+        return layer in promised
 
     def wants_features(self, layer: str) -> bool:
         """Layers without trust are left out: their prediction would be scaled to zero."""

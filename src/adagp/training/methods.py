@@ -73,7 +73,12 @@ _METHODS = (
     Method("progressive", "backpropagation on small samples first, at full size in the end", Planning.PROGRESSIVE),
     Method("growing", "the same, with samples that grow when a measurement says that it pays", Planning.GROWING),
     Method("coarse", "the ladder; its GP batches are backpropagation on smaller samples instead", source=COARSE),
-    Method("adagp", "ADA-GP's ladder with the default (trusted) predictor", source="predicted", predictor="trusted"),
+    Method(
+        "adagp",
+        "ADA-GP's ladder with the default (trusted) predictor; small networks by means alone",
+        source="predicted",
+        predictor="trusted",
+    ),
     Method("adagp-paper", "ADA-GP's ladder with the paper's predictor", source="predicted", predictor="paper"),
     Method("adaptive", "GP batches as often as the measured quality allows", Planning.ADAPTIVE, "predicted", "trusted"),
     Method("skip", "the ladder with its GP batches left out", source="skip"),

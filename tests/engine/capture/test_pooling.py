@@ -185,7 +185,7 @@ def test_a_single_sample_is_seen_before_an_activation_can_overwrite_it() -> None
 
 class _LastLayerTrusted(TrustedPredictor):
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(fewest_weights=0)
         self.requests: set[str] = set()
 
     def trust(self, layer: str) -> float:

@@ -1,16 +1,18 @@
 """The descriptors of a correlating product: loads, products and drains, tile after tile."""
 
+from collections.abc import Callable
+from functools import partial
 from itertools import product as pairs
 from typing import TYPE_CHECKING
 
-from adagp.accelerator.rtl.correlating_tiles import CorrelatingTiles
+from adagp.accelerator.rtl.correlating_tiles import CorrelatingTile, CorrelatingTiles, Strips
 from adagp.accelerator.rtl.descriptor import Load, Memory, Product
 from adagp.accelerator.rtl.finishing import Columns, drain_tile
 from adagp.accelerator.rtl.geometry import folds
 from adagp.accelerator.rtl.program import Loop
 from adagp.accelerator.rtl.program_builder import Held, ProgramBuilder
 from adagp.accelerator.rtl.tensors import Filters
-from adagp.accelerator.rtl.tiling import ranges, wrapped
+from adagp.accelerator.rtl.tiling import wrapped
 
 if TYPE_CHECKING:
     from adagp.accelerator.rtl.correlating import Correlating
@@ -30,67 +32,69 @@ class CorrelatingProgram:
 
     def emit(self) -> None:
         """Load, compute and drain tile after tile, each step behind the one before it."""
-        waiting = None
-        layer = self.work.layer
+        waiting: Callable[[], None] | None = None
         held: dict[Memory, Held] = {}
-        sums = list(pairs(ranges(self.work.samples, self.tiles.slots), ranges(self.tiles.strip_rows, self.tiles.rows)))
-        program = self.builder.program
         for row in range(self.core.rows):
-            program.offset(row, 0)
-        for (c0, channels), (n0, n_count) in pairs(
-            ranges(layer.c_in, self.tiles.channels), ranges(self.tiles.n_folds, self.tiles.n_tile)
-        ):
+            self.builder.program.offset(row, 0)
+        for tile in self.tiles:
             half, free = self.builder.next_output()
-            m = layer.taps * channels
-            for number, ((s0, samples), (y0, rows)) in enumerate(sums):
-                inputs = self._hold(held, Memory.INPUTS, (c0, s0, y0), (c0, channels, s0, samples, y0, rows))
-                grads = self._hold(held, Memory.WEIGHTS, (n0, s0, y0), (n0, n_count, s0, samples, y0, rows))
-                if waiting is not None and number == 0:
+            for number, strips in enumerate(self.tiles.strip_parts()):
+                inputs = self._hold(held, Memory.INPUTS, (tile.c0, strips.s0, strips.y0), tile, strips)
+                grads = self._hold(held, Memory.WEIGHTS, (tile.n0, strips.s0, strips.y0), tile, strips)
+                if waiting is not None and number == 0:  # the sums before leave once the next operands are on their way
                     waiting()
-                    waiting = None
-                beats, words = self.tiles.beats(channels)
-                pixel = beats * words
-                line = self.tiles.across * pixel
-                loops = (
-                    Loop(channels, 1),
-                    Loop(layer.kernel[1], layer.dilation[1] * pixel),
-                    Loop(layer.kernel[0], layer.dilation[0] * line),
-                    Loop(layer.out[1], layer.stride[1] * pixel),
-                    Loop(rows, layer.stride[0] * line),
-                )
-                product = Product(
-                    Memory.INPUTS,
-                    m,
-                    rows * layer.out[1],
-                    n_count,
-                    inputs.base,
-                    grads.base,
-                    accumulate=number > 0,
-                    half=half,
-                )
-                last = program.work(product, loops, [*free, inputs.loaded, grads.loaded])
-                self.builder.read_by(Memory.INPUTS, inputs.half, last)
-                self.builder.read_by(Memory.WEIGHTS, grads.half, last)
-
-            def drain(tile: tuple[int, ...] = (c0, channels, n0, n_count), half: int = half, last: int = last) -> None:
-                self._drain(tile, half, last)
-
-            waiting = drain
+                after = [*free, inputs.loaded, grads.loaded]
+                last = self._multiply(tile, strips, half, inputs, grads, after, accumulate=number > 0)
+                for operand in (inputs, grads):
+                    self.builder.read_by(operand.memory, operand.half, last)
+            waiting = partial(self._drain, tile, half, last)
         if waiting is not None:
             waiting()
 
-    def _hold(self, held: dict[Memory, Held], memory: Memory, key: tuple[int, ...], tile: tuple[int, ...]) -> Held:
+    def _multiply(
+        self,
+        tile: CorrelatingTile,
+        strips: Strips,
+        half: int,
+        inputs: Held,
+        grads: Held,
+        after: list[int],
+        *,
+        accumulate: bool,
+    ) -> int:
+        """Taps and channels stream past the gradients, position after position."""
+        layer = self.work.layer
+        beats, words = self.tiles.beats(tile.channels)
+        pixel = beats * words
+        line = self.tiles.across * pixel
+        loops = (
+            Loop(tile.channels, 1),
+            Loop(layer.kernel[1], layer.dilation[1] * pixel),
+            Loop(layer.kernel[0], layer.dilation[0] * line),
+            Loop(layer.out[1], layer.stride[1] * pixel),
+            Loop(strips.rows, layer.stride[0] * line),
+        )
+        m, k_folds = layer.taps * tile.channels, strips.rows * layer.out[1]
+        product = Product(
+            Memory.INPUTS, m, k_folds, tile.n_count, inputs.base, grads.base, accumulate=accumulate, half=half
+        )
+        return self.builder.program.work(product, loops, after)
+
+    def _hold(
+        self, held: dict[Memory, Held], memory: Memory, key: tuple[int, ...], tile: CorrelatingTile, strips: Strips
+    ) -> Held:
         """What a product reads: what is there already, or else a new load."""
         if memory in held and held[memory].key == key:
             return held[memory]
         half, base, readers = self.builder.next_half(memory)
         load = self._load_inputs if memory is Memory.INPUTS else self._load_grads
-        held[memory] = Held(key, half, base, load(tile, base, readers))
+        held[memory] = Held(memory, key, half, base, load(tile, strips, base, readers))
         return held[memory]
 
-    def _load_inputs(self, tile: tuple[int, ...], base: int, after: list[int]) -> int:
+    def _load_inputs(self, tile: CorrelatingTile, strips: Strips, base: int, after: list[int]) -> int:
         """The strip of each lane, into the lane's bank."""
-        c0, channels, s0, samples, y0, rows = tile
+        c0, channels = tile.c0, tile.channels
+        s0, samples, y0, rows = strips
         layer, x = self.work.layer, self.work.x
         beats, words = self.tiles.beats(channels)
         left = -layer.padding[1]
@@ -113,9 +117,10 @@ class CorrelatingProgram:
             index = self.builder.program.work(load, loops, after)
         return index
 
-    def _load_grads(self, tile: tuple[int, ...], base: int, after: list[int]) -> int:
+    def _load_grads(self, tile: CorrelatingTile, part: Strips, base: int, after: list[int]) -> int:
         """The gradients of every position, one row for each lane; lanes without one get zeros."""
-        n0, n_count, s0, samples, y0, rows = tile
+        n0, n_count = tile.n0, tile.n_count
+        s0, samples, y0, rows = part
         layer, g, core = self.work.layer, self.work.g, self.core
         index = -1
         for fold in range(n_count):
@@ -146,7 +151,7 @@ class CorrelatingProgram:
                 found.append((y, 1, strips))
         return found
 
-    def _drain(self, tile: tuple[int, ...], half: int, last: int) -> None:
+    def _drain(self, tile: CorrelatingTile, half: int, last: int) -> None:
         c0, channels, n0, n_count = tile
         layer, index = self.work.layer, -1
         for finish in self.work.finishes:

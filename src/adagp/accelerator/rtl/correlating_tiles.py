@@ -1,13 +1,32 @@
 """The choice of tiles for a correlating product."""
 
+from collections.abc import Iterator
 from itertools import product as pairs
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from adagp.accelerator.rtl.geometry import CoreGeometry, folds
-from adagp.accelerator.rtl.tiling import parts
+from adagp.accelerator.rtl.tiling import parts, ranges
 
 if TYPE_CHECKING:
     from adagp.accelerator.rtl.correlating import Correlating
+
+
+class CorrelatingTile(NamedTuple):
+    """A part of a weight gradient: some input channels and some folds of n; of each the first, and how many."""
+
+    c0: int
+    channels: int
+    n0: int
+    n_count: int
+
+
+class Strips(NamedTuple):
+    """What a product adds up: some samples, and some rows of the strip of each lane; the first, and how many."""
+
+    s0: int
+    samples: int
+    y0: int
+    rows: int
 
 
 class CorrelatingTiles:
@@ -68,14 +87,7 @@ class CorrelatingTiles:
             if space > core.input_depth // 2 or n_tile < 1:
                 continue
             n_tile = folds(self.n_folds, folds(self.n_folds, n_tile))
-            tiles = folds(self.work.samples, self.slots) * folds(self.strip_rows, rows)
-            c_tiles, n_tiles = folds(layer.c_in, channels), folds(self.n_folds, n_tile)
-            k_folds = rows * layer.out[1]
-            crossing = 2 * core.rows + core.columns - 2 + m
-            computing = tiles * c_tiles * self.n_folds * k_folds * crossing
-            lanes = min(self.work.samples, self.slots) * self.strips
-            filling = tiles * c_tiles * (n_tiles * space * lanes + self.n_folds * k_folds * core.rows)
-            cost = max(computing, filling) + space * lanes + n_tile * k_folds * core.rows + m * n_tile
+            cost = self._estimated_cycles(channels, n_tile, rows, space)
             if best is None or cost < best:
                 best, found = cost, (channels, n_tile, rows)
         if found is None:
@@ -85,3 +97,31 @@ class CorrelatingTiles:
                 f"output_depth={core.output_depth}); build deeper ones"
             )
         return found
+
+    def _estimated_cycles(self, channels: int, n_tile: int, rows: int, space: int) -> int:
+        """Cycles of the whole product: computing or filling the buffers, and what no product hides."""
+        core, layer = self.core, self.work.layer
+        m, k_folds = layer.taps * channels, rows * layer.out[1]
+        tiles = folds(self.work.samples, self.slots) * folds(self.strip_rows, rows)
+        c_tiles, n_tiles = folds(layer.c_in, channels), folds(self.n_folds, n_tile)
+        crossing = 2 * core.rows + core.columns - 2 + m
+        computing = tiles * c_tiles * self.n_folds * k_folds * crossing
+        lanes = min(self.work.samples, self.slots) * self.strips
+        filling = tiles * c_tiles * (n_tiles * space * lanes + self.n_folds * k_folds * core.rows)
+        return max(computing, filling) + space * lanes + n_tile * k_folds * core.rows + m * n_tile
+
+    def __iter__(self) -> Iterator[CorrelatingTile]:
+        """Every tile, in order."""
+        for (c0, channels), (n0, n_count) in pairs(
+            ranges(self.work.layer.c_in, self.channels), ranges(self.n_folds, self.n_tile)
+        ):
+            yield CorrelatingTile(c0, channels, n0, n_count)
+
+    def strip_parts(self) -> list[Strips]:
+        """What the products of a tile add up, one after the other."""
+        return [
+            Strips(s0, samples, y0, rows)
+            for (s0, samples), (y0, rows) in pairs(
+                ranges(self.work.samples, self.slots), ranges(self.strip_rows, self.rows)
+            )
+        ]

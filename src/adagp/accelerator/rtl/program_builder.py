@@ -12,12 +12,14 @@ class Held:
     """What a half of a memory holds.
 
     Attributes:
+        memory: The memory.
         key: What distinguishes it from other contents.
         half: The half.
         base: Its first address.
         loaded: The last load that filled it.
     """
 
+    memory: Memory
     key: tuple[int, ...]
     half: int
     base: int

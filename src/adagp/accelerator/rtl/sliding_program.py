@@ -1,6 +1,7 @@
 """The descriptors of a sliding product: loads, products and drains, tile after tile."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import product as pairs
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from adagp.accelerator.rtl.finishing import Columns, Pool, Resident, drain_tile
 from adagp.accelerator.rtl.geometry import folds
 from adagp.accelerator.rtl.program import ONCE, Loop
 from adagp.accelerator.rtl.program_builder import Held, ProgramBuilder
-from adagp.accelerator.rtl.sliding_tiles import SlidingTiles
+from adagp.accelerator.rtl.sliding_tiles import SlidingTile, SlidingTiles
 from adagp.accelerator.rtl.tensors import Images
 from adagp.accelerator.rtl.tiling import ranges, wrapped
 
@@ -26,42 +27,36 @@ class SlidingProgram:
 
     def emit(self) -> None:
         """Load, compute and drain tile after tile, each step behind the one before it."""
-        waiting = None
+        waiting: Callable[[], None] | None = None
         held: dict[Memory, Held] = {}
         for tile in self.tiles:
-            n0, _, s0, samples, y0, rows = tile
-            work = self.work
             half, free = self.builder.next_output()
-            m = samples * rows * work.out[1]
             for number, (b0, blocks) in enumerate(ranges(self.tiles.blocks, self.tiles.k_blocks)):
-                after = list(free)
-                inputs = None
-                if not isinstance(work.x, Resident):
-                    inputs = self._hold(held, Memory.INPUTS, (s0, y0, b0), tile, b0, blocks)
-                    after.append(inputs.loaded)
-                weights = self._hold(held, Memory.WEIGHTS, (n0, b0), tile, b0, blocks)
-                after.append(weights.loaded)
-                if waiting is not None and number == 0:
+                inputs, weights = self._operands(held, tile, b0, blocks)
+                if waiting is not None and number == 0:  # the sums before leave once the next operands are on their way
                     waiting()
-                    waiting = None
-                last = self._multiply(tile, half, m, b0, blocks, inputs, weights, after)
-                if inputs is not None:
-                    self.builder.read_by(Memory.INPUTS, inputs.half, last)
-                self.builder.read_by(Memory.WEIGHTS, weights.half, last)
-
-            def drain(tile: tuple[int, ...] = tile, half: int = half, last: int = last) -> None:
-                self._drain(tile, half, last)
-
-            waiting = drain
+                operands = [operand for operand in (inputs, weights) if operand is not None]
+                after = [*free, *(operand.loaded for operand in operands)]
+                last = self._multiply(tile, half, b0, blocks, inputs, weights, after)
+                for operand in operands:
+                    self.builder.read_by(operand.memory, operand.half, last)
+            waiting = partial(self._drain, tile, half, last)
         if waiting is not None:
             waiting()
+
+    def _operands(self, held: dict[Memory, Held], tile: SlidingTile, b0: int, blocks: int) -> tuple[Held | None, Held]:
+        """The inputs, unless they stay on the chip, and the weights of a product."""
+        inputs = None
+        if not isinstance(self.work.x, Resident):
+            inputs = self._hold(held, Memory.INPUTS, (tile.s0, tile.y0, b0), tile, b0, blocks)
+        return inputs, self._hold(held, Memory.WEIGHTS, (tile.n0, b0), tile, b0, blocks)
 
     def _hold(
         self,
         held: dict[Memory, Held],
         memory: Memory,
         key: tuple[int, ...],
-        tile: tuple[int, ...],
+        tile: SlidingTile,
         b0: int,
         blocks: int,
     ) -> Held:
@@ -70,10 +65,10 @@ class SlidingProgram:
             return held[memory]
         half, base, readers = self.builder.next_half(memory)
         load = self._load_inputs if memory is Memory.INPUTS else self._load_weights
-        held[memory] = Held(key, half, base, load(tile, base, b0, blocks, readers))
+        held[memory] = Held(memory, key, half, base, load(tile, base, b0, blocks, readers))
         return held[memory]
 
-    def _load_inputs(self, tile: tuple[int, ...], base: int, b0: int, blocks: int, after: list[int]) -> int:
+    def _load_inputs(self, tile: SlidingTile, base: int, b0: int, blocks: int, after: list[int]) -> int:
         _, _, s0, samples, y0, rows = tile
         work, core = self.work, self.core
         assert isinstance(work.x, Images)
@@ -93,7 +88,7 @@ class SlidingProgram:
         load = Load(Memory.INPUTS, wrapped(start + b0 * core.rows), base, words, tail)
         return self.builder.program.work(load, (Loop(blocks, core.rows), *outside), after)
 
-    def _load_weights(self, tile: tuple[int, ...], base: int, b0: int, blocks: int, after: list[int]) -> int:
+    def _load_weights(self, tile: SlidingTile, base: int, b0: int, blocks: int, after: list[int]) -> int:
         n0, n_count, *_ = tile
         work, rows = self.work, self.core.rows
         size = self.tiles.k_folds(blocks) * rows
@@ -147,75 +142,89 @@ class SlidingProgram:
 
     def _multiply(
         self,
-        tile: tuple[int, ...],
+        tile: SlidingTile,
         half: int,
-        m: int,
         b0: int,
         blocks: int,
         inputs: Held | None,
         weights: Held,
         after: list[int],
     ) -> int:
-        """The products of one tile and some channels; with packed taps one for each fold."""
-        _, n_count, _, samples, y0, rows = tile
-        work, program = self.work, self.builder.program
-        if isinstance(work.x, Resident):
-            program_loops = (ONCE, ONCE, Loop(samples, 1), ONCE, ONCE, Loop(blocks, work.x.rows))
-            self._offsets([0] * self.core.rows)
-            product = Product(
-                Memory.PREDICTOR,
-                m,
-                blocks,
-                n_count,
-                work.x.base + tile[2] + b0 * work.x.rows,
-                weights.base,
-                accumulate=b0 > 0,
-                half=half,
-            )
-            return program.work(product, program_loops, after)
-        assert inputs is not None
-        down, across = self.tiles.window(y0, rows), self.tiles.columns()
-        pixel = 1 if self.tiles.packed else blocks
+        """The products of one tile and some channels; returns the last one."""
+        if inputs is None:
+            return self._multiply_resident(tile, half, b0, blocks, weights, after)
+        down, across = self.tiles.window(tile.y0, tile.rows), self.tiles.columns()
+        work, pixel = self.work, 1 if self.tiles.packed else blocks
         line = across.size * pixel
-        skipped_y = y0 * work.step[0] - work.padding[0] - down.first * work.apart[0]
+        skipped_y = tile.y0 * work.step[0] - work.padding[0] - down.first * work.apart[0]
         skipped_x = -work.padding[1] - across.first * work.apart[1]
         base = inputs.base + skipped_y * line + skipped_x * pixel
         stream = (
             Loop(work.out[1], work.step[1] * pixel),
-            Loop(rows, work.step[0] * line),
-            Loop(samples, down.size * line),
+            Loop(tile.rows, work.step[0] * line),
+            Loop(tile.samples, down.size * line),
         )
+        if self.tiles.packed:
+            return self._multiply_packed(tile, half, base, line, stream, weights, after)
+        self._offsets([0] * self.core.rows)
         high, wide = work.kernel
-        if not self.tiles.packed:
-            self._offsets([0] * self.core.rows)
-            k_folds = self.tiles.k_folds(blocks)
-            inner = (Loop(wide, work.dilation[1] * pixel), Loop(high, work.dilation[0] * line), Loop(blocks, 1))
-            product = Product(Memory.INPUTS, m, k_folds, n_count, base, weights.base, accumulate=b0 > 0, half=half)
-            return program.work(product, (*stream, *inner), after)
-        count = folds(self.tiles.taps, self.tiles.per_fold)
-        for fold in range(count):
-            self._offsets(self._tap_offsets(fold, line, pixel))
-            there = weights.base + fold * n_count * self.core.rows
-            product = Product(Memory.INPUTS, m, 1, n_count, base, there, accumulate=fold > 0, half=half)
-            index = program.work(product, stream, after)
+        taps = (Loop(wide, work.dilation[1] * pixel), Loop(high, work.dilation[0] * line), Loop(blocks, 1))
+        m, k_folds = self._results(tile), self.tiles.k_folds(blocks)
+        product = Product(Memory.INPUTS, m, k_folds, tile.n_count, base, weights.base, accumulate=b0 > 0, half=half)
+        return self.builder.program.work(product, (*stream, *taps), after)
+
+    def _multiply_resident(
+        self, tile: SlidingTile, half: int, b0: int, blocks: int, weights: Held, after: list[int]
+    ) -> int:
+        """One product of what stays in the predictor's memory."""
+        x = self.work.x
+        assert isinstance(x, Resident)
+        self._offsets([0] * self.core.rows)
+        loops = (ONCE, ONCE, Loop(tile.samples, 1), ONCE, ONCE, Loop(blocks, x.rows))
+        base, m = x.base + tile.s0 + b0 * x.rows, self._results(tile)
+        product = Product(Memory.PREDICTOR, m, blocks, tile.n_count, base, weights.base, accumulate=b0 > 0, half=half)
+        return self.builder.program.work(product, loops, after)
+
+    def _multiply_packed(
+        self,
+        tile: SlidingTile,
+        half: int,
+        base: int,
+        line: int,
+        stream: tuple[Loop, ...],
+        weights: Held,
+        after: list[int],
+    ) -> int:
+        """A product for each fold of taps, whose rows read pixels that lie apart."""
+        m, index = self._results(tile), -1
+        for fold in range(folds(self.tiles.taps, self.tiles.per_fold)):
+            self._offsets(self._tap_offsets(fold, line))
+            there = weights.base + fold * tile.n_count * self.core.rows
+            product = Product(Memory.INPUTS, m, 1, tile.n_count, base, there, accumulate=fold > 0, half=half)
+            index = self.builder.program.work(product, stream, after)
         return index
 
-    def _tap_offsets(self, fold: int, line: int, pixel: int) -> list[int]:
+    def _results(self, tile: SlidingTile) -> int:
+        """Results of a tile for each column."""
+        return tile.samples * tile.rows * self.work.out[1]
+
+    def _tap_offsets(self, fold: int, line: int) -> list[int]:
+        """What each row adds to the address of a pixel: the tap that it holds."""
         work, found = self.work, []
         for row in range(self.core.rows):
             tap = min(fold * self.tiles.per_fold + row // work.k, self.tiles.taps - 1)
             y, x = divmod(tap, work.kernel[1])
-            found.append(y * work.dilation[0] * line + x * work.dilation[1] * pixel)
+            found.append(y * work.dilation[0] * line + x * work.dilation[1])
         return found
 
     def _offsets(self, offsets: Sequence[int]) -> None:
         for row, offset in enumerate(offsets):
             self.builder.program.offset(row, offset)
 
-    def _drain(self, tile: tuple[int, ...], half: int, last: int) -> None:
+    def _drain(self, tile: SlidingTile, half: int, last: int) -> None:
         n0, n_count, s0, samples, y0, rows = tile
         work = self.work
-        m, index = samples * rows * work.out[1], -1
+        m, index = self._results(tile), -1
         for finish in work.finishes:
             assert isinstance(finish.out, Images)
             start = finish.out.at(s0, y0, 0)

@@ -212,6 +212,7 @@ _GROWN: dict[str, _Check] = {
     "order": lambda found: found is None or _list(_is_text)(found),
     "mean_squares": lambda found: _list(_is_number)(found) and len(found) <= 2,
     "means": _running_rows,
+    "mapes": _each(_is_number),
     "sources.last": _running_rows,
     "sources.mean": _running_rows,
     "sources.local": _is_heads,
