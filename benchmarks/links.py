@@ -4,11 +4,11 @@ Two processes share every batch, each in a network namespace of its own, with a 
 between (`benchmarks.namespaces`). What a TCP connection over it gives is measured first, and printed. It needs root and
 iproute2, and is skipped without them.
 
-Seven ways take turns. Data parallel: plain DistributedDataParallel; the same with torch's PowerSGD hook; torch's
+Nine ways take turns. Data parallel: plain DistributedDataParallel; the same with torch's PowerSGD hook; torch's
 post-local SGD, which averages weights in every fourth batch; and ADA-GP with one GP batch for each BP batch. As a
-pipeline of two stages and four micro-batches, cut where little crosses: GPipe, 1F1B and local losses. A batch has the
-images of both ranks in all of them. Printed are median seconds per batch, over turns of four batches. What a batch of
-the data-parallel ways is worth is measured by `benchmarks.worth`.
+pipeline of two stages and four micro-batches, cut where little crosses: GPipe, 1F1B, zero bubble, GP batches alone, and
+local losses. A batch has the images of both ranks in all of them. Printed are median seconds per batch, over turns of
+four batches. What a batch of the data-parallel ways is worth is measured by `benchmarks.worth`.
 """
 
 import argparse
@@ -122,7 +122,7 @@ def ada_gp(given: Given) -> Batch:
 
 
 WAYS = {"plain": plain, "PowerSGD": power_sgd, "post-local SGD": local_sgd, "ADA-GP 1:1": ada_gp}
-PIPELINES = ("GPipe", "1F1B", "local, 4 micro-batches")
+PIPELINES = ("GPipe", "1F1B", "zero bubble", "GP", "local, 4 micro-batches")
 NAMES = (*WAYS, *PIPELINES)
 
 

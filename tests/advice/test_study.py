@@ -21,6 +21,7 @@ import adagp
 from adagp import schedules
 from adagp.advice import Advice, exact, exact_study
 from adagp.advice.result import COLUMNS
+from adagp.sources import TopK
 from tests.nets import batches, loss_of, sgd
 
 
@@ -420,6 +421,16 @@ def test_integer_inputs_and_language_models() -> None:
     assert {source.option.name for source in advice.sources} == {"topk", "sampled", "zero"}
     assert all(source.added_variance is None for source in advice.sources), "one batch has no spread"
     assert "give a loader" in advice.not_measured["mean"]
+
+
+def test_a_source_that_serves_no_layer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TopK, "refuse", lambda self, layer: "not here")
+    model, ticks = pooled(), count()
+    x, y = batches(1)[0]
+    advice = adagp.advise(
+        model, sgd(model), lambda: loss_of(model, x, y), seconds=0.5, clock=lambda: next(ticks) / 1000
+    )
+    assert advice.not_measured["topk"] == "it can serve no layer of this model"
 
 
 @pytest.mark.slow

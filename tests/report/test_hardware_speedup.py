@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
+from typer.testing import CliRunner
+
 from adagp.accelerator.rtl.speedup import CASES, Clocked
+from adagp.cli import app
 from adagp.report.hardware_speedup import speedup_table
 from adagp.report.table import to_markdown
 
@@ -18,3 +21,11 @@ def test_the_page_shows_what_was_clocked():
     assert page.partition("<!-- speedup -->\n")[2].partition("\n<!-- /speedup -->")[0] == table
     assert len(found) % len(CASES) == 0
     assert all(batch.bit_exact and batch.cycles == batch.model_cycles for batch in found)
+
+
+def test_what_was_clocked_fits_a_terminal_of_80_columns():
+    file = str(DOCS / "rtl-speedup.json")
+    arguments = ["hardware", "speedup", "--layers", "none", "--cnn-batch", "0", "--file", file]
+    done = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.output
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80

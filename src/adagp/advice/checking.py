@@ -22,7 +22,8 @@ def check_first_batch(subject: Subject) -> None:
     with explained("closure: the first batch", subject.model):
         loss = subject.loss_of()
     if not isinstance(loss, Tensor):
-        raise AdviceError(f"closure: gives a {type(loss).__name__}; return the loss, a tensor with one number")
+        remedy = "return its loss" if hasattr(loss, "loss") else "return the loss, a tensor with one number"
+        raise AdviceError(f"closure: gives a {type(loss).__name__}; {remedy}")
     if loss.numel() != 1:
         raise AdviceError(
             f"closure: the loss has shape {tuple(loss.shape)}; reduce it to one number, for example by its mean"

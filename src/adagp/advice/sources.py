@@ -25,6 +25,7 @@ WARMUP_BATCHES = 12
 _FIXED_BATCHES, _PLAN_BATCHES = 10.0, 7.5
 NO_OTHER_BATCH = "it can only be judged on other batches than those it learned from; give a loader"
 NO_MIXING = "the model's DistributedDataParallel waits for every gradient; build it with find_unused_parameters=True"
+NO_LAYER = "it can serve no layer of this model"
 SAME_DIRECTION = "successive gradients still point the same way, which a larger learning rate would use at no cost"
 # Ends of the parts, as shares of the time that is left.
 _WARMUP_ENDS, _LAYERS_END, _AGREEMENT_ENDS = 0.2, 0.35, 0.55
@@ -68,8 +69,9 @@ def study_sources(subject: Subject, budget: Budget, batch_seconds: float) -> Sou
         return SourceStudy(not_measured={"sources": NO_TIME})
     until = _deadlines(budget, left)
     with attached(subject) as engine:
-        plans, not_measured = _affordable(_plans(engine), subject, left / batch_seconds)
-        not_measured |= _never_judged(engine)
+        possible = _plans(engine)
+        plans, not_measured = _affordable(possible, subject, left / batch_seconds)
+        not_measured |= _never_judged(engine, possible)
         if not plans:
             return SourceStudy(not_measured=not_measured)
         _warm_up(engine, until(_WARMUP_ENDS))
@@ -88,10 +90,10 @@ def study_sources(subject: Subject, budget: Budget, batch_seconds: float) -> Sou
     return SourceStudy(sources, tuple(layers), found, not_measured | rounds.not_measured, agreement.total_spread)
 
 
-def _never_judged(engine: Attached) -> dict[str, str]:
-    """Sources that this model's wrapper does not allow or no single batch can judge, each with the reason."""
-    mixed = [] if engine.mixes_sources else [name for name, one in specs().items() if _mixes(name, one.needs_backward)]
-    return {**dict.fromkeys(mixed, NO_MIXING), "local": OTHER_LOSS}
+def _never_judged(engine: Attached, possible: Mapping[str, Plan]) -> dict[str, str]:
+    """Sources that this model or its wrapper does not allow, or no single batch can judge, each with the reason."""
+    mixed = [name for name, spec in specs().items() if _mixes(name, spec.needs_backward) and name not in possible]
+    return {**dict.fromkeys(mixed, NO_LAYER if engine.mixes_sources else NO_MIXING), "local": OTHER_LOSS}
 
 
 def _deadlines(budget: Budget, left: float) -> Callable[[float], Callable[[], bool]]:

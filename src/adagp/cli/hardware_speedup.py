@@ -1,6 +1,8 @@
 """`adagp hardware speedup`: what the designs gain, clocked on the RTL."""
 
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +16,12 @@ from adagp.files import parse_json, read_text, write_json
 from adagp.report.hardware_speedup import speedup_table
 
 if TYPE_CHECKING:
+    from adagp.accelerator import LayerOp
+    from adagp.accelerator.rtl.dram import Timing
     from adagp.accelerator.rtl.speedup import Clocked
 
+Case = tuple[str, str, int, str, str]
+"""Model, layer, batch, design and phase."""
 _FIVE = "features.0,features.3,features.10,features.17,features.24"
 
 
@@ -54,32 +60,21 @@ def speedup_command(
     with refusals(), Display(as_json) as display:
         from adagp.accelerator.networks import network
         from adagp.accelerator.rtl.dram import Timing
-        from adagp.accelerator.rtl.speedup import CASES, SMALL_CNN, WHOLE, clock_cnn, clock_layer, plain
-        from adagp.accelerator.rtl.training_data import fixed_images
+        from adagp.accelerator.rtl.speedup import plain
         from adagp.cli.hardware import find_layer
 
         timing, found = Timing(bandwidth, latency), _known(file, setting)
         known = {each.case for each in found}
-
-        def keep(batch: "Clocked") -> None:
-            found.append(batch)
-            if file is not None:
-                write_json(file, plain(setting, found))
-
-        for design, phase in CASES:
-            case = SMALL_CNN, WHOLE, cnn_batch, design.value, phase.value
-            if cnn_batch and case not in known:
-                display.on_message(f"clocking a {phase.value} batch of the small CNN on {design.value}")
-                keep(clock_cnn(*fixed_images(data, data_root, cnn_batch), design, phase, timing))
         ops = [] if layers == "none" else network(model, data, batch)
         names = [op.name for op in ops] if layers == "all" else layers.split(",") if ops else []
-        for op in [find_layer(ops, name, model) for name in names]:
-            for design, phase in CASES:
-                if (model, op.name, batch, design.value, phase.value) in known:
-                    continue
-                text = f"clocking {op.name}, {phase.value} on {design.value}"
-                display.on_message(text)
-                keep(clock_layer(model, op, design, phase, timing, partial(display.on_progress, text=text)))
+        chosen = [find_layer(ops, name, model) for name in names]
+        for clocked in chain(
+            _clock_cnn(data, data_root, cnn_batch, timing, known, display),
+            _clock_layers(model, chosen, timing, known, display),
+        ):
+            found.append(clocked)
+            if file is not None:
+                write_json(file, plain(setting, found))
     if as_json:
         print_json(plain(setting, found))
     else:
@@ -90,6 +85,32 @@ def speedup_command(
         raise AdagpError(
             f"{model} {layer}, {phase_name} on {design_name}: not what the integer model and formulas give"
         )
+
+
+def _clock_cnn(
+    data: str, root: Path | None, batch: int, timing: "Timing", known: set[Case], display: Display
+) -> "Iterator[Clocked]":
+    """Each batch of the small CNN that is not known yet; none for a batch of 0."""
+    from adagp.accelerator.rtl.speedup import CASES, SMALL_CNN, WHOLE, clock_cnn
+    from adagp.accelerator.rtl.training_data import fixed_images
+
+    for design, phase in CASES:
+        if batch and (SMALL_CNN, WHOLE, batch, design.value, phase.value) not in known:
+            display.on_message(f"clocking a {phase.value} batch of the small CNN on {design.value}")
+            yield clock_cnn(*fixed_images(data, root, batch), design, phase, timing)
+
+
+def _clock_layers(
+    model: str, ops: "Sequence[LayerOp]", timing: "Timing", known: set[Case], display: Display
+) -> "Iterator[Clocked]":
+    """Each batch of the layers that is not known yet."""
+    from adagp.accelerator.rtl.speedup import CASES, clock_layer
+
+    for op, (design, phase) in product(ops, CASES):
+        if (model, op.name, op.shape.batch, design.value, phase.value) not in known:
+            text = f"clocking {op.name}, {phase.value} on {design.value}"
+            display.on_message(text)
+            yield clock_layer(model, op, design, phase, timing, partial(display.on_progress, text=text))
 
 
 def _known(file: Path | None, setting: dict[str, Any]) -> "list[Clocked]":

@@ -127,17 +127,29 @@ def _run_pass(
     dram = np.zeros(space.words, dtype=np.int64)
     for name, value in stored.items():
         dram[places[name] : places[name] + value.size] = value.ravel()
+    builder = ProgramBuilder(bench.cores[MAIN])
+    _product(layer, which, samples, places, out, shift).emit(builder)
+    builder.barrier()
+    cycles = bench.run({MAIN: builder.program.descriptors}, dram)[MAIN].cycles
+    model_cycles = program_cycles({MAIN: builder.program}, bench.cores, bench.timing)[MAIN].cycles
+    shape = stored[result].shape
+    back = np.argsort(_ORDER[result])
+    return dram[out : out + stored[result].size].reshape(shape).transpose(back), cycles, model_cycles
+
+
+def _product(
+    layer: Convolution, which: Pass, samples: int, places: dict[str, int], out: int, shift: int
+) -> Sliding | Correlating:
+    """The product of a pass, on tensors without gaps at `places`, with its result at `out`."""
     images, grads = (
         Images.dense(places["images"], layer.c_in, layer.image),
         Images.dense(places["grads"], layer.c_out, layer.out),
     )
     filters = Filters.dense(places["weight"], layer.c_in, layer.c_out)
-    builder = ProgramBuilder(bench.cores[MAIN])
-    work: Sliding | Correlating
     match which:
         case Pass.FORWARD:
             finish = Finish(Images.dense(out, layer.c_out, layer.out), shift)
-            work = Sliding(
+            return Sliding(
                 samples,
                 layer.out,
                 layer.c_in,
@@ -152,7 +164,7 @@ def _run_pass(
         case Pass.INPUT_GRAD:
             finish = Finish(Images.dense(out, layer.c_in, layer.image), shift)
             before = tuple(taps - 1 - pad for taps, pad in zip(layer.kernel, layer.padding, strict=True))
-            work = Sliding(
+            return Sliding(
                 samples,
                 layer.image,
                 layer.c_out,
@@ -166,14 +178,7 @@ def _run_pass(
             )
         case Pass.WEIGHT_GRAD:
             finish = Finish(Filters.dense(out, layer.c_in, layer.c_out), shift)
-            work = Correlating(samples, layer, images, grads, [finish])
-    work.emit(builder)
-    builder.barrier()
-    cycles = bench.run({MAIN: builder.program.descriptors}, dram)[MAIN].cycles
-    model_cycles = program_cycles({MAIN: builder.program}, bench.cores, bench.timing)[MAIN].cycles
-    shape = stored[result].shape
-    back = np.argsort(_ORDER[result])
-    return dram[out : out + stored[result].size].reshape(shape).transpose(back), cycles, model_cycles
+            return Correlating(samples, layer, images, grads, [finish])
 
 
 _ORDER = {"images": (0, 2, 3, 1), "grads": (0, 2, 3, 1), "weight": (2, 3, 1, 0)}

@@ -90,33 +90,11 @@ def drain_tile(
     place: int = 0,
 ) -> int:
     """Load the old words of a tile, if any, and drain its sums; returns the last drain."""
-    after, folds_ = [last], range(columns.count)
     if finish.in_place is not None:
-        for fold in folds_:
-            width, number = columns.width(fold), columns.first + fold
-            old_base = finish.in_place.base + number * finish.in_place.rows + place
-            drain = Drain(
-                start + number * columns.wide,
-                m,
-                half,
-                finish.mode,
-                finish.shift,
-                words=width,
-                tail=width,
-                old_base=old_base,
-                output_base=fold * m,
-                in_place=True,
-            )
-            index = builder.program.work(drain, loops, after)
-        return index
-    old_base = 0
+        return _drain_in_place(builder, finish, finish.in_place, start, loops, m, columns, half, last, place)
+    after, old_half, old_base = [last], 0, 0
     if finish.old is not None:
-        old_half, old_base, readers = builder.next_half(Memory.OLD)
-        for fold in folds_:
-            width = columns.width(fold)
-            address = old_start + (columns.first + fold) * columns.wide
-            load = Load(Memory.OLD, address, old_base + fold * m, width, width)
-            loaded = builder.program.work(load, olds, readers)
+        old_half, old_base, loaded = _load_old(builder, old_start, olds, m, columns)
         after.append(loaded)
     drain = Drain(
         start + columns.first * columns.wide,
@@ -135,3 +113,48 @@ def drain_tile(
     if finish.old is not None:
         builder.read_by(Memory.OLD, old_half, index)
     return index
+
+
+def _drain_in_place(
+    builder: ProgramBuilder,
+    finish: Finish,
+    resident: Resident,
+    start: int,
+    loops: tuple[Loop, ...],
+    m: int,
+    columns: Columns,
+    half: int,
+    last: int,
+    place: int,
+) -> int:
+    """A drain for each fold of columns, whose old words are in the predictor's memory."""
+    index = -1
+    for fold in range(columns.count):
+        width, number = columns.width(fold), columns.first + fold
+        drain = Drain(
+            start + number * columns.wide,
+            m,
+            half,
+            finish.mode,
+            finish.shift,
+            words=width,
+            tail=width,
+            old_base=resident.base + number * resident.rows + place,
+            output_base=fold * m,
+            in_place=True,
+        )
+        index = builder.program.work(drain, loops, [last])
+    return index
+
+
+def _load_old(
+    builder: ProgramBuilder, start: int, loops: tuple[Loop, ...], m: int, columns: Columns
+) -> tuple[int, int, int]:
+    """Load the old words of a tile: their half of the memory, its first address, and the last load."""
+    half, base, readers = builder.next_half(Memory.OLD)
+    index = -1
+    for fold in range(columns.count):
+        width, address = columns.width(fold), start + (columns.first + fold) * columns.wide
+        load = Load(Memory.OLD, address, base + fold * m, width, width)
+        index = builder.program.work(load, loops, readers)
+    return half, base, index
