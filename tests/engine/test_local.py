@@ -372,6 +372,24 @@ def test_a_compiled_model_trains_as_the_plain_one(source: Callable[[], Local]) -
         torch.testing.assert_close(one, two)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # the compiler's own, at each break of its graph
+def test_code_compiled_for_an_equal_model_without_hooks_is_noticed() -> None:
+    torch.compiler.reset()
+    (x, y), *_ = batches(1)
+    other = build()
+    exact, compiled = AdaGP(other, sgd(other), schedules.always_backprop(), None), torch.compile(other, backend="eager")
+    for _ in range(3):
+        exact.step(lambda: loss_of(compiled, x, y))
+    model = build()
+    gp, forward = attach(model, source=Local(CUTS)), torch.compile(model, backend="eager")
+    with pytest.raises(RuntimeError, match=r"no local loss was computed at step 0.*torch\.compiler\.reset"):
+        step(gp, forward, x, y)
+    assert not gp._setup.has_gradients()
+    torch.compiler.reset()
+    step(gp, forward, x, y)
+    assert gp.counts() == {"local": 4}
+
+
 def test_a_checkpointed_part_is_recomputed_for_its_own_loss() -> None:
     class Checkpointed(nn.Module):
         def __init__(self, inner: nn.Module) -> None:

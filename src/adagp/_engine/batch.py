@@ -325,6 +325,8 @@ class Batch:
                 f"step {self.step_index} is a coarse batch (scale {self.plan.scale:g}), and batch.scale was not read: "
                 "make its samples smaller, for example by adagp.coarse.images(x, batch.scale)"
             )
+        if self._open.local is not None:
+            self._open.local.refuse_uncut()
         if self.plan.phase is not Phase.GP and not self._backward_done:
             raise RuntimeError(f"a {self.plan.phase.value} batch ended without batch.backward(loss)")
 

@@ -65,6 +65,15 @@ class LocalLosses:
         """Whether a layer of this batch learns from a local loss."""
         return self.resolved is not None and self.resolved.is_local
 
+    def refuse_uncut(self) -> None:
+        """Raise where the batch wanted local losses, and the model's hook was never called."""
+        if self.is_wanted and self._in_force is None:
+            raise RuntimeError(
+                f"no local loss was computed at step {self._step_index}, because the model that AdaGP was attached to "
+                "was not called, or its hooks were left out: torch.compile takes the code of an equal model without "
+                "them, if it compiled one before: call torch.compiler.reset() between the two"
+            )
+
     @contextmanager
     def unsynchronised(self) -> Iterator[None]:
         """Inside, DistributedDataParallel waits for no gradients: they are averaged when the batch is over."""
