@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+import tests.nets  # noqa: F401  # registers "with-network"
 from adagp import predictors, sources
 from adagp.data import DataSet
 from adagp.predictors import FeatureSpec, Pooling
@@ -125,6 +126,7 @@ def test_whatever_is_changed_is_refused_or_harmless(recipe: Recipe, digits: Data
         (("records",), "list", "it is at batch 20, but counts"),
         (("random", "states", 0), "tensor", r"random\.states"),
         (("optimizer", "state", 0, "momentum_buffer"), "longer", r"state\.0\.momentum_buffer is float32\[32"),
+        (("gp", "predictor", "mapes"), "gone", r"predictor lacks 'mapes'"),
         (("gp", "predictor", "network", "adam", "mean"), "longer", r"network\.adam\.mean is float32"),
         (("gp", "predictor", "network", "adam", "mean"), "gone", r"network\.adam lacks 'mean'"),
         (("gp", "predictor", "network", "adam", "steps"), "negative", r"network\.adam\.steps = -7 is negative"),
@@ -140,6 +142,8 @@ def test_whatever_is_changed_is_refused_or_harmless(recipe: Recipe, digits: Data
 def test_what_is_wrong_is_named_with_a_remedy(
     recipe: Recipe, digits: DataSet, place: tuple[Any, ...], change: str, message: str
 ) -> None:
+    if "network" in place:
+        recipe = recipe.replace(method="adagp", predictor="with-network")
     state = changed(trained(recipe, digits), place, CHANGES[change])
     with pytest.raises(CheckpointError, match=rf"{message}.*(restore|resume with)"):
         Run(recipe, digits).load_state_dict(state)
