@@ -1,6 +1,7 @@
 """The running means of a model that is too small for a network, and how they align with the next true gradients."""
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -71,20 +72,15 @@ class MeansAlone:
 
     def _products(self, known: Sequence[_Known]) -> dict[str, tuple[float, float]]:
         """`<mean, true gradient>` and `|mean|^2` of each layer, over all ranks; MAPE is measured where it is due."""
-        sizes = [sum(block.numel() for block in mean.blocks()) for _, mean in known]
-        means = _flat([mean for _, mean in known]).split(sizes)
-        true = _flat([example.true_grad for example, _ in known]).split(sizes)
+        blocks = [block.flatten() for _, mean in known for block in mean.blocks()]
+        true = [block.flatten() for example, _ in known for block in example.true_grad.blocks()]
         due = [(example, mean) for example, mean in known if self._means.count(example.layer.name) % _MAPE_EVERY == 1]
-        dots = [one.dot(other) for one, other in zip(means, true, strict=True)]
-        squares = torch.stack(torch._foreach_norm(means)).square_()
-        values = [
-            value for total in self._total([torch.stack(dots), squares, *_mapes(due)]) for value in total.tolist()
-        ]
-        self._mapes.update(zip((example.layer.name for example, _ in due), values[2 * len(known) :], strict=True))
-        names = (example.layer.name for example, _ in known)
-        return dict(
-            zip(names, zip(values[: len(known)], values[len(known) : 2 * len(known)], strict=True), strict=True)
-        )
+        dots = torch.stack([one.dot(other) for one, other in zip(blocks, true, strict=True)])
+        squares = torch.stack(torch._foreach_norm(blocks)).square_()
+        dot, square, *mapes = (iter(total.tolist()) for total in self._total([dots, squares, *_mapes(due)]))
+        self._mapes.update((example.layer.name, next(mapes[0])) for example, _ in due)
+        counts = ((example.layer.name, len(mean.blocks())) for example, mean in known)
+        return {name: (sum(islice(dot, count)), sum(islice(square, count))) for name, count in counts}
 
     def _alignment(self, example: TrainingExample, products: Mapping[str, tuple[float, float]]) -> GradientAlignment:
         layer = example.layer
@@ -110,12 +106,6 @@ class MeansAlone:
             )
         self._means.load_state_dict(state["means"])
         self._mapes = dict(state["mapes"])
-
-
-def _flat(rows: Sequence[Rows]) -> Tensor:
-    """All of these in one vector, made by one call."""
-    flat: Tensor = torch._utils._flatten_dense_tensors([block for one in rows for block in one.blocks()])
-    return flat
 
 
 def _mapes(due: Sequence[_Known]) -> list[Tensor]:
