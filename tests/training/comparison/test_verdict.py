@@ -83,13 +83,29 @@ def test_verdict(skip: tuple[float, ...], short: tuple[float, ...], parts: list[
             outcome("bp", *mine, seconds=20.0),
             outcome("adagp", *mine, seconds=15.0),
             outcome("skip", *skip),
-            outcome("short-bp", *short),
+            outcome("short-bp", *short, seconds=15.0),
         ]
     )
     assert "0.75 x the time of bp" in text
     assert ("5 % level" in text) == (len(skip) > 1)
     for part in parts:
         assert part in text
+
+
+@pytest.mark.parametrize(
+    ("short", "seconds", "conclusion"),
+    [
+        (0.95, 12.0, "was worse than short-bp, which had 1.20 x its time: it is open whether its small images paid"),
+        (0.90, 12.0, "was not better than short-bp, which had 1.20 x its time: it is open"),
+        (0.80, 8.0, "was better than short-bp, which had 0.80 x its time: it is open"),
+        (0.80, 12.0, "was better than short-bp: its small images paid"),
+        (0.95, 8.0, "was worse than short-bp: its small images are not shown"),
+        (0.95, 10.9, "was worse than short-bp: its small images are not shown"),
+    ],
+)
+def test_who_is_better_in_more_time_has_shown_nothing(short: float, seconds: float, conclusion: str) -> None:
+    text = verdict([outcome("progressive", 0.9, 0.9), outcome("short-bp", short, short, seconds=seconds)])
+    assert f"Verdict: progressive {conclusion}" in text
 
 
 def test_every_adagp_method_gets_its_verdict() -> None:
