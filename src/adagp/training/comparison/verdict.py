@@ -169,12 +169,13 @@ def _conclusion(reference: Outcome, rivals: list[Outcome]) -> str:
                 f"{' or '.join(rival.method for rival in rivals)}: run more seeds."
             )
         share = None if rival.method == "skip" else speedup(reference, rival)
-        is_better = gain > least
-        if share is not None and (share < 1 / MOST_TIME if is_better else share > MOST_TIME):
-            was = "better" if is_better else "worse" if gain < -least else "not better"
+        if abs(gain) <= least:
+            same.append(rival.method)
+        elif share is not None and (share < 1 / MOST_TIME if gain > 0 else share > MOST_TIME):
+            was = "better" if gain > 0 else "worse"
             unequal.append(f"was {was} than {rival.method}, which had {share:.2f} x its time")
         else:
-            (same if abs(gain) <= least else better if gain > 0 else worse).append(rival.method)
+            (better if gain > 0 else worse).append(rival.method)
     found = []
     if better:
         found.append(f"was better than {' and '.join(better)}")
