@@ -1,6 +1,7 @@
 """Real ranks joined by gloo: they stay together, and say what they send."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ WEIGHTS = 4 * 2 * 9 + 4 + 4 + 4 + 3 * 4 + 3
 BUFFER_BYTES = 4 * 8 + 8  # mean and variance, and an int64 that counts batches
 
 
-def advised(rank: int, count: int, finds_unused: bool) -> tuple[dict[str, Any], bool]:
+def advised(rank: int, count: int, finds_unused: bool, hidden: Sequence[nn.Module] = ()) -> tuple[dict[str, Any], bool]:
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(2, 4, 3, padding=1),
@@ -28,6 +29,7 @@ def advised(rank: int, count: int, finds_unused: bool) -> tuple[dict[str, Any], 
         nn.ReLU(),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
+        *hidden,
         nn.Linear(4, 3),
     )
     wrapped = DistributedDataParallel(model, find_unused_parameters=finds_unused)
@@ -64,6 +66,13 @@ def test_ranks_stay_together_and_say_what_they_send(finds_unused: bool) -> None:
     assert sources["predicted"]["sent_bytes"] == sources["last"]["sent_bytes"], "means alone need no features"
     assert ("topk" in sources) is finds_unused
     assert ("find_unused_parameters=True" in first["not_measured"].get("topk", "")) is not finds_unused
+
+
+def test_a_model_with_the_predictors_network_sends_features() -> None:
+    wide = [nn.Linear(4, 320), nn.ReLU(), nn.Linear(320, 320), nn.ReLU(), nn.Linear(320, 4)]
+    (first, _), _ = on_ranks(2, advised, False, wide)
+    sources = {source["name"]: source for source in first["sources"]}
+    assert sources["predicted"]["sent_bytes"] > sources["last"]["sent_bytes"], "the features"
 
 
 def _timeless(value: Any) -> Any:
