@@ -25,7 +25,7 @@ from benchmarks.study import RESULTS, SEEDS, Study, options_of_study
 COLLECTED = RESULTS / "equal_epochs.json"
 TRAIN, EPOCHS = 12_800, 8
 PARTS = 2
-RESNET_LRS, VGG_LRS, TRANSFORMER_LR = (0.4, 0.8, 0.2), (0.05, 0.1, 0.2), 2e-3
+RESNET_LRS, VGG_LRS, TRANSFORMER_LR = (0.4, 0.8, 0.2), (0.0125, 0.025, 0.00625), 2e-3
 
 
 @dataclass(frozen=True)
