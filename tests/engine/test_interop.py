@@ -224,6 +224,23 @@ def test_compiling_a_copy_changes_nothing_for_the_model() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_code_compiled_for_an_equal_plain_model_is_noticed() -> None:
+    torch.compiler.reset()
+    (x, y), *_ = batches(1)
+    plain = build()
+    compiled, optimizer = torch.compile(plain, backend="eager"), sgd(plain)
+    for _ in range(2):
+        loss_of(compiled, x, y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model = build()
+    gp, forward = AdaGP(model, sgd(model), schedules.fixed(1, 1)), torch.compile(model, backend="eager")
+    for _ in range(2):  # GP first, then BP
+        gp.step(lambda: loss_of(forward, x, y))
+    assert "torch.compiler.reset()" in gp.coverage().rows[0].reason
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_model_compiled_before_attaching_is_refused() -> None:
     model = torch.compile(build(), backend="eager")
     with pytest.raises(ValueError, match="already compiled: attach AdaGP to the plain module first"):

@@ -13,6 +13,11 @@ from adagp.layers import Layer, Rows
 from adagp.predictors import Features, TrainingExample
 from adagp.quality import GradientAlignment
 
+_NEVER_SEEN = (
+    "its output is never seen: its weight is used without calling the module, or torch.compile runs the code of an "
+    "equal model that it compiled before, without the hooks (call torch.compiler.reset() between the two)"
+)
+
 
 def notice_missing_gradients(
     progress: Progress, current: Current, layers: Iterable[LayerBatch], step: int, ran_own_backward: bool
@@ -60,7 +65,7 @@ def find_true_layers(setup: Setup, progress: Progress, layers: Iterable[LayerBat
         if not entry.spec.is_true or layer.weight.grad is None or progress.layers[layer.name].dropped:
             continue
         if not entry.samples and setup.depends_on_calls:
-            drop(progress, layer, "its weight is used without calling the module, so its output is never seen")
+            drop(progress, layer, _NEVER_SEEN)
             continue
         found.append(layer)
     return found
