@@ -7,7 +7,7 @@ STAMP := $(VENV)/.adagp-setup
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo yosys test test-all test-integrations bench fuzz lint docs clean
+.PHONY: help setup demo yosys nextpnr test test-all test-integrations bench fuzz lint docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -34,7 +34,11 @@ lint: setup ## ruff, mypy --strict, import contracts
 	$(BIN)/lint-imports --no-cache
 
 yosys: setup # the one of pip compiles itself on its first run, for about a minute: before the tests, not within one
-	@$(BIN)/python -c 'from adagp.accelerator.rtl.tools import yosys_version; print("yosys", yosys_version())'
+	@$(BIN)/python -c 'from adagp.accelerator.rtl.tools import YOSYS; print("yosys", YOSYS.version())'
+
+nextpnr: setup # places and routes in one slow test
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -e '.[place]' -c constraints.txt
+	@$(BIN)/python -c 'from adagp.accelerator.rtl.tools import NEXTPNR; print("nextpnr", NEXTPNR.version())'
 
 INTEGRATIONS := $(VENV)/.adagp-integrations
 
@@ -45,7 +49,7 @@ $(INTEGRATIONS): $(STAMP) # the libraries that people train with; the demo does 
 test: lint yosys $(INTEGRATIONS) ## lint, and all tests but the slow ones
 	$(PYTEST) -m "not slow"
 
-test-all: lint yosys $(INTEGRATIONS) ## lint, and all tests
+test-all: lint yosys nextpnr $(INTEGRATIONS) ## lint, and all tests
 	$(PYTEST)
 
 test-integrations: $(INTEGRATIONS) ## only the tests with transformers, accelerate, Lightning and others (two minutes)

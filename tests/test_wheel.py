@@ -40,7 +40,7 @@ USES = {
     "report": ["python", "-c", "from adagp.report import plot; plot.viridis()"],
     "tasks": ["python", "-c", "import sacrebleu, faster_coco_eval"],
     "tensorboard": ["python", "-c", "from adagp.training.run.tensorboard import TensorBoard; TensorBoard('events')"],
-    "hardware": ["python", "-c", "from adagp.accelerator.rtl import checks, tools; print(tools.yosys_version())"],
+    "hardware": ["python", "-c", "from adagp.accelerator.rtl import checks, tools; print(tools.YOSYS.version())"],
     "all": ["adagp", "train", "--data", "digits", "--epochs", "1", "--train-limit", "64", "--out", "run"],
 }  # fmt: skip
 MISSING = [

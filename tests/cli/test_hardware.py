@@ -13,7 +13,7 @@ from adagp.accelerator.rtl import checks, golden, verilated
 from adagp.accelerator.rtl.liberty import LIBERTY
 from adagp.accelerator.rtl.measure import small_cores
 from adagp.accelerator.rtl.speedup import Clocked
-from adagp.accelerator.rtl.tools import yosys_version
+from adagp.accelerator.rtl.tools import YOSYS
 from adagp.accelerator.rtl.training import TrainedBatch
 from adagp.cli import app
 from adagp.schedules import Phase
@@ -235,14 +235,14 @@ def test_synth_names_the_version_of_yosys_and_where_the_resources_are(monkeypatc
     done = run(*arguments, "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
-    assert found["yosys"] == yosys_version()
+    assert found["yosys"] == YOSYS.version()
     assert found["lut"] == 2
     numbers = {name.split("_")[0]: (each["number"], each["lut"]) for name, each in found["modules"].items()}
     assert {kind: numbers[kind] for kind in ("pe", "array", "core", "lane", "dispatcher")} == {
         "pe": (2, 1), "array": (1, 0), "core": (1, 0), "lane": (1, 0), "dispatcher": (1, 0),
     }  # fmt: skip
     assert "2 x 1: 100.0 %" in (tmp_path / "lut.svg").read_text()
-    assert f"xc7, yosys {yosys_version()}" in run(*arguments).stdout
+    assert f"xc7, yosys {YOSYS.version()}" in run(*arguments).stdout
 
 
 @pytest.mark.usefixtures("small_memories", "no_yosys")

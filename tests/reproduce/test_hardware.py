@@ -40,7 +40,7 @@ def test_the_command_sets_four_designs_beside_the_papers(table, monkeypatch):
         return hardware.PAPER[which]
 
     monkeypatch.setattr("adagp.cli.reproduce.hardware.synthesised", synthesised)
-    monkeypatch.setattr("adagp.cli.reproduce.hardware.yosys_version", lambda: "9.9")
+    monkeypatch.setattr("adagp.accelerator.rtl.tools.Tool.version", lambda tool: "9.9")
     done = CliRunner().invoke(app, ["reproduce", f"table{table}", "--array", "4x3", "--json"])
     assert done.exit_code == 0, done.output
     assert asked == [(table, (4, 3), (8, 10))]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from adagp.accelerator import Design
-from adagp.accelerator.rtl.tools import find_yosys, yosys_version
+from adagp.accelerator.rtl.tools import YOSYS
 from adagp.cli import machine_options, options
 from adagp.cli.common import check_folders, check_pictures, command, print_files, print_json, print_table, refusals
 from adagp.cli.display import Display
@@ -19,6 +19,7 @@ from adagp.cli.hardware_costs import (
     coverage_command,
     parse_design,
     parse_pes,
+    place_command,
     power_command,
     prove_command,
     timing_command,
@@ -271,7 +272,7 @@ def synth_command(
 
         cores = geometries(parse_design(design), parse_pes("array", array), parse_pes("second_array", second_array))
         check_target(target)
-        yosys = yosys_version()
+        yosys = YOSYS.version()
         found = synthesise(Accelerator(cores), target)
         modules = module_resources(Accelerator(cores), target)
     resources = {**found, "memory_bits": sum(core.memory_bits for core in cores.values())}
@@ -315,7 +316,7 @@ def export_command(
 
         sizes = parse_pes("array", array), parse_pes("second_array", second_array)
         designs = {design: geometries(design, *sizes) for design in Design}
-        find_yosys()
+        YOSYS.find()
         make_folder(verilog)
         for design, cores in designs.items():
             write_bytes(verilog / f"{design.value}.v", converted(Accelerator(cores)).encode())
@@ -351,6 +352,7 @@ def draw_command(
 
 
 hardware_app.command("timing")(timing_command)
+hardware_app.command("place")(place_command)
 hardware_app.command("power")(power_command)
 hardware_app.command("prove")(prove_command)
 hardware_app.command("coverage")(coverage_command)

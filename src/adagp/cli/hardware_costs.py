@@ -1,4 +1,4 @@
-"""`adagp hardware timing`, `power`, `prove` and `coverage`: what the RTL costs, and how deeply it is verified."""
+"""`adagp hardware timing`, `place`, `power`, `prove` and `coverage`: what the RTL costs, and how it is verified."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -6,13 +6,13 @@ from typing import Annotated
 import typer
 
 from adagp.accelerator import Array, Design
-from adagp.accelerator.rtl.tools import yosys_version
+from adagp.accelerator.rtl.tools import NEXTPNR, YOSYS
 from adagp.accelerator.text import parse_array
 from adagp.cli import machine_options, options
 from adagp.cli.common import command, print_json, print_table, refusals
 from adagp.cli.display import Display
 from adagp.errors import AdagpError
-from adagp.report.hardware_costs import coverage_table, power_table, proofs_table, timing_table
+from adagp.report.hardware_costs import coverage_table, placed_table, power_table, proofs_table, timing_table
 from adagp.reproduce import power as paper
 from adagp.schedules import Phase
 
@@ -42,7 +42,7 @@ def timing_command(
         from adagp.accelerator.rtl.top import Accelerator, geometries
 
         cores = geometries(parse_design(design), parse_pes("array", array), parse_pes("second_array", second_array))
-        yosys = yosys_version()
+        yosys = YOSYS.version()
         display.on_message(f"mapping {design} to standard cells")
         modules = mapped(Accelerator(cores))
         display.on_message("analysing every module")
@@ -55,6 +55,46 @@ def timing_command(
         return
     title = f"{design}, {array} PEs, 0.18 um cells, yosys {yosys}: longest paths in ns"
     print_table(timing_table(title, found, instance_counts(modules)))
+
+
+@command
+def place_command(
+    design: Annotated[str, typer.Option("--design", help=f"One of {_NAMES}, or all.")] = "all",
+    array: machine_options.ArrayShape = "4x4",
+    second_array: machine_options.SecondArray = "2x2",
+    seed: Annotated[int, typer.Option(min=1, help="Where the placer starts.")] = 1,
+    as_json: options.Json = False,
+    debug: options.Debug = False,
+) -> None:
+    """Place and route designs on an FPGA whose tools are open, Lattice's ECP5-85, and tell the clock they reach.
+
+    Memories have an eighth of their words, so that they fit. It has 156 multipliers: 12x15 PEs do not fit.
+
+    Try:
+
+    - `adagp hardware place`: all four designs of 4x4 PEs, some minutes each.
+    - `adagp hardware place --design efficient --array 8x8`
+    - `adagp hardware place --design baseline --seed 2 --json`: another start, another clock.
+    """
+    del debug
+    with refusals(), Display(as_json) as display:
+        from adagp.accelerator.rtl.placing import check_tools, place_and_route, with_small_memories
+        from adagp.accelerator.rtl.top import Accelerator, geometries
+
+        chosen = list(Design) if design == "all" else [parse_design(design)]
+        sizes = parse_pes("array", array), parse_pes("second_array", second_array)
+        all_cores = {each: with_small_memories(geometries(each, *sizes)) for each in chosen}
+        check_tools()
+        versions = {"yosys": YOSYS.version(), "nextpnr": NEXTPNR.version()}
+        found = {}
+        for each, cores in all_cores.items():
+            display.on_message(f"placing and routing {each.value}, which takes minutes")
+            found[each] = place_and_route(Accelerator(cores), seed)
+    if as_json:
+        setting = {"array": array, "second_array": second_array, "seed": seed, **versions}
+        print_json({**setting, "designs": {each.value: asdict(placed) for each, placed in found.items()}})
+        return
+    print_table(placed_table(f"{array} PEs, placed and routed on an ECP5-85", found, versions))
 
 
 @command

@@ -8,6 +8,7 @@ from adagp.report.hardware import short_name
 from adagp.report.table import Table
 
 if TYPE_CHECKING:
+    from adagp.accelerator.rtl.placing import Placed
     from adagp.accelerator.rtl.power import BatchEnergy
     from adagp.accelerator.rtl.timing import ModuleTiming
 
@@ -42,6 +43,32 @@ def timing_table(title: str, found: "Mapping[str, ModuleTiming]", counts: Mappin
             "inside: from register to register, setup included; into it: from an input to a register",
             "out of it: from a register to an output; through: from an input to an output",
             "with estimated wires; no clock skew; memories answer at once, so their access time comes on top",
+        ),
+    )
+
+
+def placed_table(title: str, found: "Mapping[Design, Placed]", versions: Mapping[str, str]) -> Table:
+    """What each design takes of the FPGA, and the clock it reaches there."""
+    rows = [
+        (
+            design.value,
+            *(f"{number:,}" for number in each.used.values()),
+            f"{each.mhz:.1f}",
+            f"{each.logic_ns:.1f} + {each.routing_ns:.1f}",
+        )
+        for design, each in found.items()
+    ]
+    has = next(iter(found.values())).available
+    memory = f"{has['bram']} RAMs of 18 Kbit"
+    return Table(
+        title,
+        ("design", "LUT", "registers", "RAM", "mult", "MHz", "logic + routing, ns"),
+        rows,
+        (
+            *(f"longest path of {design.value}: {each.start} -> {each.end}" for design, each in found.items()),
+            f"the device has {has['lut']:,} LUTs and registers, {memory}, {has['multipliers']} multipliers",
+            "LUTs of carry chains and small memories included; memories have an eighth of their words",
+            f"by {' and '.join(f'{tool} {version}' for tool, version in versions.items())}",
         ),
     )
 

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from adagp.accelerator.rtl import tools
-from adagp.accelerator.rtl.tools import ToolError, find_yosys, run_yosys, yosys_version
+from adagp.accelerator.rtl.tools import YOSYS, ToolError, run_yosys
 
-PREPARE = "import logging; logging.basicConfig(); from adagp.accelerator.rtl import tools; tools._yowasp_environment()"
+PREPARE = "import logging; logging.basicConfig(); from adagp.accelerator.rtl import tools; tools.YOSYS.environment()"
 
 
 @pytest.fixture
@@ -30,14 +30,14 @@ def installed(monkeypatch, tmp_path):
 
 def test_the_systems_yosys_is_preferred(installed):
     program = installed("print('Yosys 9.87+6 (git sha1 0, built by a test)')")
-    assert find_yosys() == [str(program)]
-    assert yosys_version() == "9.87+6"
+    assert YOSYS.find() == [str(program)]
+    assert YOSYS.version() == "9.87+6"
 
 
 def test_without_it_the_one_of_pip_is_taken(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert find_yosys()[0] == sys.executable
-    assert yosys_version().startswith("0.")
+    assert YOSYS.find()[0] == sys.executable
+    assert YOSYS.version().startswith("0.")
     assert run_yosys("module \\empty\nend\n", "write_rtlil design.il", "design.il").count("module \\empty") == 1
 
 
@@ -51,7 +51,7 @@ def test_it_reads_and_writes_below_the_temporary_folder_whatever_is_mounted(monk
 def test_a_program_that_is_no_yosys_is_named(installed):
     installed("print('hello')")
     with pytest.raises(ToolError, match="does not report its version: 'hello'; reinstall it"):
-        yosys_version()
+        YOSYS.version()
 
 
 def test_its_first_run_is_announced_and_happens_once(monkeypatch, tmp_path, caplog):
@@ -59,7 +59,7 @@ def test_its_first_run_is_announced_and_happens_once(monkeypatch, tmp_path, capl
     monkeypatch.setenv("YOWASP_CACHE_DIR", str(tmp_path / "yosys"))
     monkeypatch.setattr(tools.subprocess, "run", lambda command, **options: started.append(options["env"]))
     with caplog.at_level(logging.WARNING):
-        environments = [tools._yowasp_environment() for _ in range(2)]
+        environments = [tools.YOSYS.environment() for _ in range(2)]
     assert [environment["YOWASP_CACHE_DIR"] for environment in environments] == [str(tmp_path / "yosys")] * 2
     assert [environment["YOWASP_CACHE_DIR"] for environment in started] == [str(tmp_path / "yosys")]
     assert caplog.messages == ["yosys runs for the first time: preparing it takes about a minute, once"]
@@ -70,7 +70,7 @@ def test_a_cache_that_cannot_be_written_is_named(monkeypatch, tmp_path):
     monkeypatch.delenv("YOWASP_CACHE_DIR", raising=False)
     monkeypatch.setenv("ADAGP_CACHE", str(tmp_path / "file"))
     with pytest.raises(ToolError, match=r"yosys cannot be prepared in .*file.*set ADAGP_CACHE"):
-        tools._yowasp_environment()
+        tools.YOSYS.environment()
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from amaranth.lib.wiring import Component
 from adagp.accelerator.rtl.liberty import standard_cells
 from adagp.accelerator.rtl.library import Library
 from adagp.accelerator.rtl.netlist import Netlist, black_boxes, instance_counts, mapped
-from adagp.accelerator.rtl.tools import find_yosys, run_yosys
+from adagp.accelerator.rtl.tools import YOSYS, run_yosys
 from adagp.accelerator.rtl.wires import module_wires
 
 TARGETS = ("xc7", "osu018")
@@ -33,7 +33,7 @@ def check_target(target: str) -> None:
         raise ValueError(f"target={target!r}: is unknown; choose one of {', '.join(TARGETS)}")
     if target == "osu018":
         standard_cells()
-    find_yosys()
+    YOSYS.find()
 
 
 def synthesise(design: Component, target: str) -> dict[str, int]:

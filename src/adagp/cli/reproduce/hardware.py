@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from adagp.accelerator.rtl.tools import yosys_version
+from adagp.accelerator.rtl.tools import YOSYS
 from adagp.cli import machine_options, options
 from adagp.cli.common import command, print_json, print_table, refusals
 from adagp.cli.display import Display
@@ -22,7 +22,7 @@ def _table_command(table: int) -> Callable[..., None]:
         with refusals(), Display(as_json) as display:
             sizes = parse_pes("array", array), parse_pes("second_array", second_array)
             ours = synthesised(table, *sizes, display.on_message)
-            yosys = yosys_version()
+            yosys = YOSYS.version()
         if as_json:
             print_json(
                 {"target": TARGETS[table], "array": array, "second_array": second_array, **plain(table, ours, yosys)}
