@@ -307,6 +307,7 @@ def test_a_module_of_ones_own(tmp_path, monkeypatch):
     lines = (
         "from torch import nn",
         "def build():",
+        "    print('this does not belong into JSON')",
         "    return nn.Sequential(nn.Flatten(), nn.Linear(48, 5), nn.Linear(5, 2))",
     )
     (tmp_path / "own_nets_for_simulate.py").write_text("\n".join(lines))

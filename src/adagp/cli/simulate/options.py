@@ -16,6 +16,7 @@ from adagp.cli import options
 from adagp.cli.common import InputError, print_json, print_table, write_text
 from adagp.cli.machine_options import DEFAULTS
 from adagp.report.table import Table, records_csv
+from adagp.user_code import prints_on_stderr
 
 MACHINE_FILE_HELP = (
     'A file for `--machine` has lines such as `array = "12x15"`. '
@@ -72,7 +73,13 @@ class NetworkOptions:
         from adagp.accelerator.user_module import module_network
 
         inputs = parse_inputs("input", self.input_shape or "3x32x32")
-        return Network(functools.cache(lambda batch: module_network(module, inputs, batch)), module, MODULE_SAMPLES)
+
+        @functools.cache
+        def ops(batch: int) -> list[LayerOp]:
+            with prints_on_stderr():
+                return module_network(module, inputs, batch)
+
+        return Network(ops, module, MODULE_SAMPLES)
 
     def setting(self, machine: Machine) -> Setting:
         """The setting of its training on a machine."""
