@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from adagp import AdaGP, schedules
 from adagp.schedules import Economical, Trial
+from adagp.sources import Sampled
 from tests.nets import batches, build, loss_of, sgd
 from tests.sources.test_sources import gradients, plain
 
@@ -58,6 +59,28 @@ def test_a_new_measurement_replaces_the_old_one() -> None:
         schedule.observe_trials(step, {"a": NOISY, "b": CHEAP, "c": SLOW})
     assert schedule.rates == {"b": 0.25}
     assert all(len(found) == 2 for found in schedule.findings().values())
+
+
+def test_a_batch_whose_gradients_overflowed_is_left_out() -> None:
+    broken = Trial(2.0, 1.0, {0.1: 0.2, 0.25: 0.4}, {0.1: float("nan"), 0.25: float("inf")}, float("nan"))
+    schedule = schedules.economical(["a"], [0.1, 0.25], measured_batches=3, first=3, every=10)
+    for step, trial in ((3, broken), (4, CHEAP), (5, CHEAP)):
+        schedule.observe_trials(step, {"a": trial})
+    assert schedule.rates == {"a": 0.25}
+    for step in (13, 14, 15):
+        schedule.observe_trials(step, {"a": broken})
+    assert schedule.rates == {"a": 0.25}, "nothing was learned"
+    assert schedule.explain()[-1] == (
+        "step 15: a stays sampled at 0.25: fewer than two measured batches in a row had finite gradients"
+    )
+
+
+def test_without_any_finite_batch_a_layer_stays_exact() -> None:
+    schedule = schedules.economical(["a"], [0.1], measured_batches=2, first=3, every=10)
+    for step in (3, 4):
+        schedule.observe_trials(step, {"a": Trial(2.0, 1.0, {0.1: 0.2}, {0.1: float("inf")}, None)})
+    assert schedule.rates == {}
+    assert schedule.explain() == ["step 4: a exact: fewer than two measured batches in a row had finite gradients"]
 
 
 def test_the_saved_table_gives_the_same_plans() -> None:
@@ -140,8 +163,15 @@ def test_a_resumed_run_is_the_one_that_was_not_interrupted(cut: int) -> None:
         for one, model in ((gp, first), (resumed, second)):
             one.step(lambda x=x, y=y, model=model: loss_of(model, x, y))  # type: ignore[misc]
         if gp.step_index == 4:  # decide alike
+            assert errors(resumed.schedule) == errors(gp.schedule)
             resumed.schedule.load_state_dict(copy.deepcopy(gp.schedule.state_dict()))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+def errors(schedule: schedules.Schedule) -> dict[str, list[tuple[object, float | None]]]:
+    """The measured table without its seconds."""
+    assert isinstance(schedule, Economical)
+    return {layer: [(one.added, one.spread) for one in ones] for layer, ones in schedule._trials.items()}
 
 
 def torch_round_trip(state: dict[str, object]) -> dict[str, object]:
@@ -166,3 +196,19 @@ def test_micro_batches_and_autocast_are_measured_too() -> None:
         gp.optimizer.zero_grad()
     assert isinstance(gp.schedule, Economical)
     assert len(gp.schedule.explain()) == 4
+
+
+def test_rows_drawn_in_the_forward_are_tried_as_such() -> None:
+    """Positions whose inputs are small may have the large gradients: then rows drawn by the input miss them."""
+    torch.manual_seed(0)
+    x = torch.randn(16, 32, 12) * torch.rand(16, 32, 1)
+    weights = (1 / (0.1 + x.norm(dim=-1, keepdim=True))) ** 3
+    added = {}
+    for keep in ("input", "rows"):
+        model = nn.Sequential(nn.Linear(12, 12))
+        schedule = schedules.economical(["0"], [0.25], measured_batches=3, first=0)
+        gp = AdaGP(model, sgd(model), schedule, None, sources={"sampled": Sampled(keep=keep)})
+        for _ in range(3):
+            gp.step(lambda model=model: (model(x).square() * weights).mean())  # type: ignore[misc]
+        added[keep] = [trial.added[0.25] for trial in schedule._trials["0"]]
+    assert min(added["rows"]) > 2 * max(added["input"])

@@ -49,6 +49,13 @@ NETS = {
 }
 
 
+class Beside(nn.Sequential):
+    """The second layer, beside one that is never called and could keep rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self[1](x)  # type: ignore[no-any-return]
+
+
 @pytest.mark.parametrize("keep", ["input", "rows"])
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("net", NETS)
@@ -61,7 +68,7 @@ def test_the_mean_of_many_batches_is_the_exact_gradient_and_the_rest_is_exact(
     if channels_last and x.dim() == 4 and isinstance(layer, nn.Conv2d):
         layer, x = layer.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
     x.requires_grad_()
-    model = nn.Sequential(nn.Identity(), layer)
+    model = Beside(nn.Linear(2, 2), layer)
     target = torch.randn_like(model(x))
 
     def loss(net: nn.Module) -> Tensor:
@@ -84,6 +91,10 @@ def test_the_mean_of_many_batches_is_the_exact_gradient_and_the_rest_is_exact(
     draws = torch.stack(found).double()
     bound = 5 * draws.std(0) / count**0.5 + 2e-3 * float(true["1.weight"].abs().max())
     assert bool(((draws.mean(0) - true["1.weight"]).abs() <= bound).all())
+    shares = (draws * true["1.weight"]).flatten(1).sum(1) / true["1.weight"].square().sum()  # of the exact gradient
+    error = float(shares.std()) / count**0.5
+    assert error < 0.05, "so that a factor would be seen"
+    assert float(shares.mean()) == pytest.approx(1, abs=5 * error + 1e-3)
     assert found[0].stride() == true["1.weight"].stride()
     assert len({float(one.sum()) for one in found[:20]}) > (1 if net != "one row" else 0)
 
@@ -115,6 +126,14 @@ def test_rows_take_a_share_of_the_memory_of_the_input(first: nn.Module) -> None:
         held[keep] = sum(seen.storages.values())
     left = held["input"] - x.nbytes
     assert held["rows"] - left < 0.35 * x.nbytes
+
+
+def test_a_model_none_of_whose_layers_could_keep_rows_is_refused() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Conv2d(3, 3, 1, padding="same", groups=3))
+    with pytest.raises(ValueError, match=r"keep = 'rows': no covered layer is Linear or a 1 x 1 conv.*keep='input'"):
+        attach(model, {"0": "sampled"}, sampled=Sampled(keep="rows"))
+    model.append(nn.Conv2d(3, 3, 1, padding="valid"))
+    attach(model, {"2": "sampled"}, sampled=Sampled(keep="rows"))
 
 
 class Branches(nn.Module):

@@ -54,12 +54,24 @@ class Economical(Schedule):
         if place == 0:
             self._trials = {}
         for layer, trial in trials.items():
-            self._trials.setdefault(layer, []).append(trial)
+            kept = self._trials.setdefault(layer, [])
+            if trial.is_finite:
+                kept.append(trial)
         if place == self._measured_batches - 1:
-            found = self.findings()
-            decided = {layer: best(ones) for layer, ones in found.items()}
-            self._chosen = {layer: one.rate for layer, one in decided.items() if one is not None}
-            self._log.extend(f"step {step}: {_reason(layer, found[layer], one)}" for layer, one in decided.items())
+            for layer, found in self.findings().items():
+                self._log.append(f"step {step}: {self._decide(layer, found)}")
+
+    def _decide(self, layer: str, found: Sequence[Finding]) -> str:
+        """Choose the rate of a layer; returns what was decided, and why."""
+        if not found:
+            now = f"stays sampled at {self._chosen[layer]:g}" if layer in self._chosen else "exact"
+            return f"{layer} {now}: fewer than two measured batches in a row had finite gradients"
+        chosen = best(found)
+        if chosen is None:
+            self._chosen.pop(layer, None)
+        else:
+            self._chosen[layer] = chosen.rate
+        return f"{layer} {_reason(found, chosen)}"
 
     def explain(self) -> list[str]:
         """Why each layer is sampled or exact, a line for each layer and decision."""
@@ -111,21 +123,19 @@ def economical(
     return Economical(layers, rates, measured_batches, first, every)
 
 
-def _reason(layer: str, found: Sequence[Finding], chosen: Finding | None) -> str:
+def _reason(found: Sequence[Finding], chosen: Finding | None) -> str:
     """What was decided of a layer, and by which figures."""
-    if not found:
-        return f"{layer} exact: it was not measured often enough"
     if chosen is None:
         nearest = max(found, key=lambda one: one.worth)
         if nearest.saved <= 0:
-            return f"{layer} exact: sampling saves no time at any rate"
+            return "exact: sampling saves no time at any rate"
         if nearest.pays:
-            return f"{layer} exact: a rate of {nearest.rate:g} would gain {100 * (nearest.worth - 1):.1f} %, too little"
+            return f"exact: a rate of {nearest.rate:g} would gain {100 * (nearest.worth - 1):.1f} %, too little"
         return (
-            f"{layer} exact: even a rate of {nearest.rate:g} adds {nearest.added_variance:.2f} of the variance between "
+            f"exact: even a rate of {nearest.rate:g} adds {nearest.added_variance:.2f} of the variance between "
             f"batches, and its time pays for {nearest.most_added_variance:.2f}"
         )
     return (
-        f"{layer} sampled at {chosen.rate:g}: adds {chosen.added_variance:.2f} of the variance between batches, below "
+        f"sampled at {chosen.rate:g}: adds {chosen.added_variance:.2f} of the variance between batches, below "
         f"{chosen.most_added_variance:.2f}, and saves {100 * chosen.saved:.0f} % of the layer's time"
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from statistics import fmean
 
 from adagp.schedules.breakeven import kept_progress, most_added_variance, saved_share
@@ -30,6 +31,11 @@ class Trial:
     seconds: Mapping[float, float]
     added: Mapping[float, float]
     spread: float | None
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether the gradients were: a GradScaler lets some batches overflow."""
+        return all(map(isfinite, self.added.values())) and (self.spread is None or isfinite(self.spread))
 
     def __add__(self, other: "Trial") -> "Trial":
         """Two calls of the layer in one batch."""

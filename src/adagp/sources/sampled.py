@@ -70,6 +70,11 @@ class Sampled(Source):
         if unknown:
             known = ", ".join(layer.name for layer in layers)
             raise ValueError(f"rates of sampled name {unknown}, which are not covered layers; those are: {known}")
+        if self.keeps_less and not any(_has_rows(layer.module) for layer in layers):
+            raise ValueError(
+                "keep = 'rows': no covered layer is Linear or a 1 x 1 convolution, without padding and groups, so none "
+                "could keep rows: use keep='input'"
+            )
 
     def refuse(self, layer: Layer) -> str:
         """Only layers that slide one weight over positions can be served, and only if they compute what torch's do."""
@@ -101,9 +106,8 @@ class Sampled(Source):
     def keep(self, layer: Layer, layer_input: Tensor) -> tuple[Tensor, ...]:
         """The input, or the rows of it that are drawn now; layers with the same input share them."""
         tries = self._plan is not None and bool(self._plan.trial_rates)
-        inputs = _rows_of_input(layer.module, layer_input) if self.keeps_less and not tries else None
-        rate = self.rate(layer.name)
-        if inputs is None or rate == 1 or not inputs.numel():
+        inputs, rate = None if tries else self._rows_to_keep(layer, layer_input), self.rate(layer.name)
+        if inputs is None or rate == 1:
             return (layer_input,)
         form = (rate, layer_input._version, inputs.shape, inputs.stride())
         known_form, kept = self._shared.get(layer_input, (None, None))
@@ -111,6 +115,10 @@ class Sampled(Source):
             kept = keep_rows(inputs, rate, self._start())
             self._shared[layer_input] = form, kept
         return kept.rows, kept.places, kept.weights, kept.means
+
+    def _rows_to_keep(self, layer: Layer, layer_input: Tensor) -> Tensor | None:
+        inputs = _rows_of_input(layer.module, layer_input) if self.keeps_less else None
+        return None if inputs is None or not inputs.numel() else inputs
 
     def receive_kept(self, layer: Layer, kept: tuple[Tensor, ...], grad_output: Tensor) -> None:
         """Add the estimate from the rows that were drawn in the forward, if they were."""
@@ -133,8 +141,15 @@ class Sampled(Source):
 
     def _try(self, layer: Layer, layer_input: Tensor, grad_output: Tensor, rates: Sequence[float]) -> None:
         """Give the exact gradient, and see what sampling would have given."""
-        starts = [self._start() for _ in rates]
-        tried = try_rates(layer, layer_input, grad_output, rates, starts, self._previous.get(layer.name))
+
+        def sample(rate: float) -> Tensor:
+            inputs = self._rows_to_keep(layer, layer_input)
+            if inputs is None:
+                return sampled_sums(*seen_by_kernel(layer, layer_input, grad_output), rate, self._start()).weight
+            kept = keep_rows(inputs, rate, self._start())
+            return weight_grad_of_kept(kept, _rows_of_output(layer.weight.dim(), grad_output))[0]
+
+        tried = try_rates(layer, layer_input, grad_output, rates, sample, self._previous.get(layer.name))
         known = self._trials.get(layer.name)
         self._trials[layer.name] = tried.trial if known is None else known + tried.trial
         self._previous[layer.name] = tried.exact.weight
@@ -155,13 +170,20 @@ class Sampled(Source):
         self._previous = dict(state["previous"])
 
 
+def _has_rows(module: nn.Module) -> bool:
+    """Whether each output is computed from one row of the input: patches that overlap have none."""
+    if not isinstance(module, nn.Conv1d | nn.Conv2d):
+        return isinstance(module, nn.Linear)
+    padded = module.padding != "valid" if isinstance(module.padding, str) else any(module.padding)
+    return all(extent == 1 for extent in module.kernel_size) and not padded and module.groups == 1
+
+
 def _rows_of_input(module: nn.Module, layer_input: Tensor) -> Tensor | None:
     """The input as `(samples, *positions, inputs)`, one row for each output; None where patches overlap."""
+    if not _has_rows(module):
+        return None
     if not isinstance(module, nn.Conv1d | nn.Conv2d):
         return _rows_of_output(2, layer_input)
-    padded = isinstance(module.padding, str) or any(module.padding)
-    if any(extent > 1 for extent in module.kernel_size) or padded or module.groups > 1:
-        return None
     rows = _rows_of_output(module.weight.dim(), layer_input)
     if isinstance(module, nn.Conv1d):
         return rows[:, :: module.stride[0]]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, linear
 
 from adagp.kernels.geometry import Geometry, geometry
-from adagp.kernels.sampled import Sums, sampled_sums
+from adagp.kernels.sampled import Sums
 from adagp.layers import Layer
 from adagp.schedules import Trial
 from adagp.sources.as_convolution import as_convolution
@@ -36,7 +37,7 @@ def try_rates(
     layer_input: Tensor,
     grad_output: Tensor,
     rates: Sequence[float],
-    starts: Sequence[float],
+    sample: Callable[[float], Tensor],
     previous: Tensor | None,
 ) -> Tried:
     """Compute a layer's exact gradients, and sample its weight gradient at some rates.
@@ -46,7 +47,7 @@ def try_rates(
         layer_input: Its input.
         grad_output: The gradient at its output.
         rates: To try.
-        starts: A uniform number for each of them.
+        sample: Estimates the weight gradient at a rate.
         previous: The exact weight gradient of the batch before.
     """
     with torch.enable_grad():
@@ -57,13 +58,9 @@ def try_rates(
         seconds, (exact,) = _timed(layer, lambda: torch.autograd.grad(output, weight, grad_output))
     sampled, added = {}, {}
     square = max(float(exact.square().sum()), torch.finfo(torch.float32).tiny)
-    for rate, start in zip(rates, starts, strict=True):
-
-        def sample(rate: float = rate, start: float = start) -> Sums:
-            return sampled_sums(*seen_by_kernel(layer, layer_input, grad_output), rate, start)
-
-        sampled[rate], found = _timed(layer, sample)
-        added[rate] = float((found.weight.view_as(exact) - exact).square().sum()) / square
+    for rate in rates:
+        sampled[rate], found = _timed(layer, partial(sample, rate))
+        added[rate] = float((found.view_as(exact) - exact).square().sum()) / square
     spread = None if previous is None else 1 - float(cosine_similarity(exact.flatten(), previous.flatten(), dim=0))
     bias = as_convolution(layer, layer_input, grad_output).grad_output.sum((0, 2, 3), dtype=exact.dtype)
     return Tried(Sums(exact, bias), Trial(forward + backward, seconds, sampled, added, spread))
