@@ -9,14 +9,14 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from adagp.kernels import compiled, gather, reference
+from adagp.kernels import topk_compiled, topk_gather, topk_reference
 from adagp.kernels.geometry import geometry
 from adagp.kernels.topk import Kernel
 from tests.kernels.cases import LAYOUTS, Case, assert_same, cases, lay_out, needs_compiler
 
 KERNELS = [
-    pytest.param(gather.weight_grad, id="gather"),
-    pytest.param(compiled.weight_grad, id="compiled", marks=needs_compiler),
+    pytest.param(topk_gather.weight_grad, id="gather"),
+    pytest.param(topk_compiled.weight_grad, id="compiled", marks=needs_compiler),
 ]
 
 
@@ -33,7 +33,7 @@ def threads(count: int) -> Iterator[None]:
 def agree(kernel: Kernel, case: Case) -> None:
     actual = kernel(case.input, case.grad_output, case.conv, case.k)
     assert actual.dtype == case.input.dtype
-    assert_same(actual, reference.weight_grad(case.input, case.grad_output, case.conv, case.k))
+    assert_same(actual, topk_reference.weight_grad(case.input, case.grad_output, case.conv, case.k))
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -50,7 +50,7 @@ def test_a_kernel_is_the_reference(kernel: Kernel) -> None:
 @given(cases(max_channels=70))
 @settings(max_examples=150, deadline=None)
 def test_the_compiled_kernel_is_the_reference_for_blocks_of_channels(case: Case) -> None:
-    agree(compiled.weight_grad, case)
+    agree(topk_compiled.weight_grad, case)
 
 
 # One for each way through the compiled kernel: wide blocks, narrow ones, several bundles of samples, a rest of
@@ -90,7 +90,7 @@ def test_the_number_of_threads_changes_no_bit(index: int, layout: str) -> None:
     results: list[Tensor] = []
     for count in (1, 2, 3):
         with threads(count):
-            results.append(compiled.weight_grad(case.input, case.grad_output, case.conv, case.k))
+            results.append(topk_compiled.weight_grad(case.input, case.grad_output, case.conv, case.k))
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
 
@@ -99,5 +99,5 @@ def test_the_number_of_threads_changes_no_bit(index: int, layout: str) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS[:2])
 def test_the_gradient_is_laid_out_as_torch_would(layout: str) -> None:
     case = large_case(0, (layout, layout), 1, torch.float32)
-    dense = reference.weight_grad(case.input, case.grad_output, case.conv, case.k)
-    assert compiled.weight_grad(case.input, case.grad_output, case.conv, case.k).stride() == dense.stride()
+    dense = topk_reference.weight_grad(case.input, case.grad_output, case.conv, case.k)
+    assert topk_compiled.weight_grad(case.input, case.grad_output, case.conv, case.k).stride() == dense.stride()

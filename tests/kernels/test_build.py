@@ -15,12 +15,12 @@ from adagp.files import cache_folder
 from adagp.kernels import (
     build,
     choose_topk,
-    compiled,
     library,
-    reference,
     sampled_compiled,
     sampled_portable,
     topk_backends,
+    topk_compiled,
+    topk_reference,
     topk_weight_grad,
 )
 from adagp.kernels.geometry import geometry
@@ -50,7 +50,7 @@ def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 
 def _forget() -> None:
-    for known in (compiled._functions, sampled_compiled._functions, library.load):
+    for known in (topk_compiled._functions, sampled_compiled._functions, library.load):
         known.cache_clear()
 
 
@@ -69,7 +69,7 @@ def test_kernels_for_other_processors_give_the_same(
                 x = torch.randn(3, channels, size, size).to(dtype, memory_format=layout)
                 grad = torch.randn(3, channels, size, size).to(dtype, memory_format=layout)
                 conv = geometry((channels, channels, 3, 3), 1, 1, 1, 1)
-                assert_same(compiled.weight_grad(x, grad, conv, k), reference.weight_grad(x, grad, conv, k))
+                assert_same(topk_compiled.weight_grad(x, grad, conv, k), topk_reference.weight_grad(x, grad, conv, k))
                 ours, torchs = (way.score(x, grad, conv, True).scores for way in (sampled_compiled, sampled_portable))
                 assert torch.allclose(ours, torchs, rtol=1e-3)
                 drawn = draw(torch.full((len(ours),), 0.4, dtype=torch.float64), 0.2)
@@ -95,11 +95,11 @@ def falls_back(reason: str) -> None:
     assert choose_topk(GRAD) == "gather"
     assert topk_weight_grad(X, GRAD, (4, 3, 1, 1)).shape == (4, 3, 1, 1)
     with pytest.raises(RuntimeError, match="cannot be used"):
-        compiled.weight_grad(X, GRAD, build_geometry(), 1)
+        topk_compiled.weight_grad(X, GRAD, build_geometry(), 1)
 
 
-def build_geometry() -> compiled.Geometry:
-    return compiled.Geometry((4, 3, 1, 1), (1, 1), (0, 0), (1, 1), 1)
+def build_geometry() -> topk_compiled.Geometry:
+    return topk_compiled.Geometry((4, 3, 1, 1), (1, 1), (0, 0), (1, 1), 1)
 
 
 def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_zero_does_not_switch_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADAGP_NO_COMPILE", "0")
     monkeypatch.setenv("CXX", "false")
-    assert "false failed" in compiled.why_not()
+    assert "false failed" in topk_compiled.why_not()
 
 
 def test_a_failing_compiler_is_reported_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -178,6 +178,6 @@ def test_processes_that_compile_at_once_all_succeed(source: Path) -> None:
 
 @needs_compiler
 def test_the_kernel_itself_builds_into_an_empty_cache() -> None:
-    assert compiled.why_not() == ""
+    assert topk_compiled.why_not() == ""
     assert len(list(cache_folder().iterdir())) == 1
     assert choose_topk(GRAD) == "compiled"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from adagp.kernels import choose_topk, reference, topk_backends, topk_weight_grad
+from adagp.kernels import choose_topk, topk_backends, topk_reference, topk_weight_grad
 from tests.kernels.cases import Case, assert_same, by_hand, cases
 
 
@@ -24,7 +24,7 @@ def exact(case: Case) -> Tensor:
 @given(cases())
 @settings(max_examples=150, deadline=None)
 def test_the_reference_is_algorithm_1(case: Case) -> None:
-    assert_same(reference.weight_grad(case.input, case.grad_output, case.conv, case.k), by_hand(case))
+    assert_same(topk_reference.weight_grad(case.input, case.grad_output, case.conv, case.k), by_hand(case))
 
 
 @given(cases())
@@ -45,25 +45,25 @@ def test_every_position_is_the_exact_gradient(case: Case, more: int) -> None:
 @given(cases())
 @settings(max_examples=100, deadline=None)
 def test_kept_entries_add_up_to_the_channels_sum(case: Case) -> None:
-    sparse = reference.sparsify(case.grad_output, case.k)
+    sparse = topk_reference.sparsify(case.grad_output, case.k)
     assert_same(sparse.sum((2, 3)), case.grad_output.sum((2, 3)))
     assert int((sparse != 0).sum((2, 3)).max()) <= case.k
 
 
 def test_entries_that_cancel_share_what_is_missing() -> None:
     channel = torch.tensor([5.0, -5.0, 2.0, 1.0]).view(1, 1, 2, 2)
-    assert reference.sparsify(channel, 2).flatten().tolist() == [6.5, -3.5, 0.0, 0.0]
+    assert topk_reference.sparsify(channel, 2).flatten().tolist() == [6.5, -3.5, 0.0, 0.0]
 
 
 def test_the_limit_of_cancelling_is_a_tenth_of_the_magnitude() -> None:
     at, over = torch.tensor([[5.5, -4.5, 0.5, 0.0]]), torch.tensor([[5.5, -4.0, 0.5, 0.0]])
-    assert reference.sparsify(at.view(1, 1, 2, 2), 2).flatten().tolist() == [5.75, -4.25, 0.0, 0.0]
-    torch.testing.assert_close(reference.sparsify(over.view(1, 1, 2, 2), 2).flatten()[:2], over[0, :2] * 2 / 1.5)
+    assert topk_reference.sparsify(at.view(1, 1, 2, 2), 2).flatten().tolist() == [5.75, -4.25, 0.0, 0.0]
+    torch.testing.assert_close(topk_reference.sparsify(over.view(1, 1, 2, 2), 2).flatten()[:2], over[0, :2] * 2 / 1.5)
 
 
 def test_the_first_of_equals_is_kept() -> None:
     channel = torch.tensor([1.0, -3.0, 3.0, 3.0]).view(1, 1, 2, 2)
-    assert reference.sparsify(channel, 1).flatten().tolist() == [0.0, 4.0, 0.0, 0.0]
+    assert topk_reference.sparsify(channel, 1).flatten().tolist() == [0.0, 4.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

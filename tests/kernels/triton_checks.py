@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from hypothesis import given, settings
 
-from adagp.kernels import reference, triton_kernel
+from adagp.kernels import topk_reference, topk_triton
 from adagp.kernels.geometry import geometry
 from tests.kernels.cases import Case, assert_same, cases, lay_out
 
 
 def agree(case: Case) -> None:
-    actual = triton_kernel.weight_grad(case.input, case.grad_output, case.conv, case.k)
-    assert_same(actual, reference.weight_grad(case.input, case.grad_output, case.conv, case.k))
+    actual = topk_triton.weight_grad(case.input, case.grad_output, case.conv, case.k)
+    assert_same(actual, topk_reference.weight_grad(case.input, case.grad_output, case.conv, case.k))
 
 
 def interpret() -> None:
@@ -30,7 +30,7 @@ def interpret() -> None:
         agree(Case(conv, torch.randn(size), lay_out(grad, "channels-last"), k))
     x, grad = torch.ones(2, 2, 4, 4), torch.ones(2, 2, 4, 4)
     grad[1, 1, 2, 2] = torch.nan
-    result = triton_kernel.weight_grad(x, grad, geometry((2, 2, 1, 1), 1, 0, 1, 1), 1)
+    result = topk_triton.weight_grad(x, grad, geometry((2, 2, 1, 1), 1, 0, 1, 1), 1)
     assert result[1].isnan().all()
     assert result[0].isfinite().all()
 
@@ -42,8 +42,8 @@ def compile_for_gpus() -> None:
     from triton.compiler import ASTSource
 
     constants: dict[Any, dict[str, int]] = {
-        triton_kernel._largest: {"block": 1024},
-        triton_kernel._add_patches: {"at_once": 16, "block": 64},
+        topk_triton._largest: {"block": 1024},
+        topk_triton._add_patches: {"at_once": 16, "block": 64},
     }
     for function, values in constants.items():
         for real, target in (

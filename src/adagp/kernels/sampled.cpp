@@ -18,7 +18,7 @@ using std::int64_t;
 
 }  // namespace
 
-// Mirrored field by field in compiled_sampled.py. Strides count elements; a position or pixel counts row by row.
+// Mirrored field by field in sampled_compiled.py. Strides count elements; a position or pixel counts row by row.
 struct Problem {
   int64_t samples, threads;
   int64_t channels, inputs, kernel_y, kernel_x;  // of all groups

@@ -43,7 +43,7 @@ constexpr int64_t kTile = 32;
 
 }  // namespace
 
-// Mirrored field by field in compiled.py. Strides count elements; a position or pixel counts row by row.
+// Mirrored field by field in topk_compiled.py. Strides count elements; a position or pixel counts row by row.
 struct Problem {
   int64_t samples, groups, k, threads;
   int64_t channels, fan, kernel_y, kernel_x;  // the weight's shape

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from adagp.kernels import compiled, gather, reference
+from adagp.kernels import topk_compiled, topk_gather, topk_reference
 from adagp.kernels.geometry import Geometry, check_tensors, geometry
 
 GPUS = ("cuda", "xpu")
@@ -15,15 +15,15 @@ Kernel = Callable[[Tensor, Tensor, Geometry, int], Tensor]
 
 
 def _triton(x: Tensor, grad_output: Tensor, conv: Geometry, k: int) -> Tensor:
-    from adagp.kernels import triton_kernel  # imports Triton, which takes a second and may be absent
+    from adagp.kernels import topk_triton  # imports Triton, which takes a second and may be absent
 
-    return triton_kernel.weight_grad(x, grad_output, conv, k)
+    return topk_triton.weight_grad(x, grad_output, conv, k)
 
 
 _KERNELS: dict[str, Kernel] = {
-    "reference": reference.weight_grad,
-    "gather": gather.weight_grad,
-    "compiled": compiled.weight_grad,
+    "reference": topk_reference.weight_grad,
+    "gather": topk_gather.weight_grad,
+    "compiled": topk_compiled.weight_grad,
     "triton": _triton,
 }
 
@@ -82,7 +82,7 @@ def choose_topk(grad_output: Tensor, *, k: int = 1) -> str:
     positions = grad_output.shape[2] * grad_output.shape[3]
     if k >= positions:
         return "reference"  # every entry is kept, so a dense convolution is fastest
-    if grad_output.device.type == "cpu" and not compiled.why_not():
+    if grad_output.device.type == "cpu" and not topk_compiled.why_not():
         return "compiled"
     if grad_output.device.type in GPUS and not _why_no_triton():
         return "triton"
@@ -95,7 +95,7 @@ def topk_backends() -> dict[str, str]:
     `reference` convolves densely, `gather` is plain torch, `compiled` is C++ for a CPU, `triton` is for GPUs. The first
     call may compile.
     """
-    return {"reference": "", "gather": "", "compiled": compiled.why_not(), "triton": _why_no_triton()}
+    return {"reference": "", "gather": "", "compiled": topk_compiled.why_not(), "triton": _why_no_triton()}
 
 
 def _why_no_triton() -> str:

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
 from adagp.kernels.geometry import Geometry
-from adagp.kernels.selection import select
+from adagp.kernels.topk_selection import select
 
 
 def sparsify(grad_output: Tensor, k: int) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag, pad
 
 from adagp.kernels.geometry import Geometry
-from adagp.kernels.selection import select
+from adagp.kernels.topk_selection import select
 
 
 def weight_grad(x: Tensor, grad_output: Tensor, conv: Geometry, k: int) -> Tensor:

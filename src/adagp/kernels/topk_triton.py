@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from adagp.kernels.geometry import Geometry
-from adagp.kernels.selection import select
+from adagp.kernels.topk_selection import select
 
 _ENTRIES = 16
 _POSITIONS = 1024
