@@ -14,6 +14,7 @@ from adagp.predictors import Features, LabelAwarePredictor, TrainingExample
 from adagp.predictors.label_aware import _Shape
 from adagp.training import Recipe, Run
 from tests.nets import batches, build, equal_parameters, loss_of, sgd
+from tests.ranks import on_ranks
 
 
 def layer_of(module: nn.Module) -> Layer:
@@ -123,6 +124,52 @@ def test_the_last_layer_is_exact_where_asked(exact_head: bool) -> None:
     loss_of(twin, x, y).backward()
     agrees = torch.allclose(model[9].weight.grad, twin[9].weight.grad, atol=1e-6)  # type: ignore[arg-type]
     assert agrees is exact_head
+
+
+def _last_layer_in_gp(rank: int, count: int, how: str) -> tuple[Tensor, Tensor]:
+    """The gradient that a GP batch gave the exact last layer, and the true one of this rank's samples."""
+    torch.compiler.reset()
+    model = build().eval()  # batch norm as it is, so that parts of a batch are parts
+    forward: Any = model
+    if how == "ranks":
+        forward = nn.parallel.DistributedDataParallel(model)
+    gp = AdaGP(forward, sgd(model), schedules.fixed(1, 1), "label-aware")
+    if how == "compile":
+        forward = torch.compile(model, backend="aot_eager")
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0) if how == "scaler" else None
+    parts = 2 if how == "micro-batches" else 1
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=how == "scaler"):
+            return loss_of(forward, x, y) / parts
+
+    *work, (x, y) = batches(7, seed=rank)
+    for inputs, labels in work:
+        gp.step(lambda x=inputs, y=labels: loss(x, y) * parts, scaler)
+    assert gp.phase.value == "GP"
+    twin = copy.deepcopy(model)
+    loss_of(twin, x, y).backward()
+    with gp.batch(scaler) as batch:
+        for a, b in zip(x.chunk(parts), y.chunk(parts), strict=True):
+            batch.backward(loss(a, b))
+    found, true = model[9].weight.grad, twin[9].weight.grad
+    assert found is not None
+    assert true is not None
+    return found, true
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("how", "tolerance"), [("micro-batches", 1e-6), ("scaler", 2e-3), ("compile", 1e-6)])
+def test_the_exact_last_layer_in_every_loop(how: str, tolerance: float) -> None:
+    found, true = _last_layer_in_gp(0, 1, how)
+    assert float(true.abs().max()) > 10 * tolerance
+    torch.testing.assert_close(found, true, rtol=0, atol=tolerance)
+
+
+def test_the_exact_last_layer_of_all_ranks() -> None:
+    (found, one), (other, two) = on_ranks(2, _last_layer_in_gp, "ranks")
+    assert torch.equal(found, other)
+    torch.testing.assert_close(found, (one + two) / 2, rtol=0, atol=1e-6)
 
 
 def test_many_outputs_are_projected() -> None:
