@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from adagp.kernels.products import product
 from adagp.kernels.sampling import draw, has_own_means, inclusion_probabilities
 
 
@@ -69,5 +70,5 @@ def weight_grad_of_kept(kept: KeptRows, grad_output: Tensor) -> tuple[Tensor, Te
     else:
         totals = grad_output.reshape(-1, out).sum(0, keepdim=True, dtype=dtype)
         drawn = grads.sum(0, keepdim=True)
-    weight = grads.t() @ kept.rows.to(dtype)
+    weight = product(grads.t(), kept.rows.to(dtype))
     return weight.addmm_((totals - drawn).t(), kept.means), totals.sum(0)

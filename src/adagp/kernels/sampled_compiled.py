@@ -1,4 +1,4 @@
-"""The steps of a sampled weight gradient for CPUs: `sampled.cpp`, compiled on first use, and torch's products.
+"""The steps of a sampled weight gradient for CPUs: `sampled.cpp`, compiled on first use, and matrix products.
 
 The rows of some samples at a time are gathered and multiplied, so that they stay in the cache: those of a whole batch
 take longer to store than to multiply.
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from adagp.kernels import library
 from adagp.kernels.geometry import Geometry
+from adagp.kernels.products import add_product
 from adagp.kernels.sampling import Draw, Scored
 
 _PART_ROWS = 2048
@@ -104,7 +105,7 @@ def _add_product(total: Tensor, grads: Tensor, patches: Tensor, count: int, conv
         left = grads.view(count, groups, out).permute(1, 2, 0)
         right = patches.view(count, conv.taps, groups, size // conv.taps).permute(2, 0, 1, 3).reshape(-1, count, size)
     if groups == 1:
-        total[0].addmm_(left[0], right[0])
+        add_product(total[0], left[0], right[0])
     else:
         total.baddbmm_(left, right)
 
