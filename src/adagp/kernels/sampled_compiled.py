@@ -17,8 +17,8 @@ from adagp.kernels.geometry import Geometry
 from adagp.kernels.products import add_product
 from adagp.kernels.sampling import Draw, Scored
 
-_PART_ROWS = 2048
-"""Rows of one product: enough to pay for adding to the whole weight."""
+_PART_ROWS, _PART_ENTRIES = 2048, 1 << 21
+"""Rows of one product, enough to pay for adding to the whole weight; more of them where rows are short."""
 _FIELDS = (
     *("samples", "threads"),
     *("channels", "inputs", "kernel_y", "kernel_x"),
@@ -84,7 +84,7 @@ def sum_rows(x: Tensor, grad_output: Tensor, conv: Geometry, drawn: Draw) -> tup
     as_planes = not (x.stride(1) == 1 and grad_output.stride(1) == 1)
     total = x.new_zeros(conv.groups, out // conv.groups, conv.taps * fan)
     totals = x.new_zeros(len(x), out)
-    parts = list(_parts(ends.tolist(), len(x)))
+    parts = list(_parts(ends.tolist(), len(x), max(_PART_ROWS, _PART_ENTRIES // (conv.taps * x.shape[1]))))
     most = max((count for _, _, count in parts), default=0)
     patches, grads = x.new_empty(most * conv.taps * x.shape[1]), x.new_empty(most * out)
     for first, last, count in parts:
@@ -110,12 +110,12 @@ def _add_product(total: Tensor, grads: Tensor, patches: Tensor, count: int, conv
         total.baddbmm_(left, right)
 
 
-def _parts(ends: list[int], samples: int) -> Iterator[tuple[int, int, int]]:
+def _parts(ends: list[int], samples: int, rows: int) -> Iterator[tuple[int, int, int]]:
     """The first sample, the end and the rows of each part; parts without rows are left out."""
     first = begin = 0
     for sample in range(1, samples + 1):
         count = ends[sample - 1] - begin
-        if count >= _PART_ROWS or (sample == samples and count):
+        if count >= rows or (sample == samples and count):
             yield first, sample, count
             first, begin = sample, ends[sample - 1]
 
