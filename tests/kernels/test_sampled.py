@@ -177,11 +177,8 @@ def test_a_rate_that_is_no_share_is_refused(rate: float) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_the_number_of_threads_changes_nothing_and_parts_add_up(
-    layout: torch.memory_format, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_number_of_threads_changes_nothing_and_parts_add_up(layout: torch.memory_format) -> None:
     """More rows than one product takes, so that several parts are summed."""
-    monkeypatch.setattr(sampled_compiled, "_PART_ENTRIES", 1)
     torch.manual_seed(0)
     x = torch.randn(12, 8, 24, 24).to(memory_format=layout)
     grad = torch.randn(12, 8, 24, 24).to(memory_format=layout)

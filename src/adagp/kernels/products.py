@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-_LEAST_WORK = 1 << 27
+LEAST_WORK = 1 << 27
 """Multiply-adds from which on it pays: oneDNN takes half a millisecond to prepare each new shape."""
 
 
@@ -28,7 +28,7 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 def _pays(left: Tensor, right: Tensor) -> bool:
     work = left.shape[0] * left.shape[1] * right.shape[1]
-    return work >= _LEAST_WORK and left.device.type == "cpu" and left.dtype == torch.float32 and _has_onednn()
+    return work >= LEAST_WORK and left.device.type == "cpu" and left.dtype == torch.float32 and _has_onednn()
 
 
 @cache

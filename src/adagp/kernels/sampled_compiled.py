@@ -14,11 +14,13 @@ from torch import Tensor
 
 from adagp.kernels import library
 from adagp.kernels.geometry import Geometry
-from adagp.kernels.products import add_product
+from adagp.kernels.products import LEAST_WORK, add_product
 from adagp.kernels.sampling import Draw, Scored
 
-_PART_ROWS, _PART_ENTRIES = 2048, 1 << 21
-"""Rows of one product, enough to pay for adding to the whole weight; more of them where rows are short."""
+_PART_ROWS = 2048
+"""Rows of one product: enough to pay for adding to the whole weight."""
+_PART_ENTRIES = 1 << 22
+"""Entries of these rows at most, where more of them make a product that has a faster way."""
 _FIELDS = (
     *("samples", "threads"),
     *("channels", "inputs", "kernel_y", "kernel_x"),
@@ -84,7 +86,7 @@ def sum_rows(x: Tensor, grad_output: Tensor, conv: Geometry, drawn: Draw) -> tup
     as_planes = not (x.stride(1) == 1 and grad_output.stride(1) == 1)
     total = x.new_zeros(conv.groups, out // conv.groups, conv.taps * fan)
     totals = x.new_zeros(len(x), out)
-    parts = list(_parts(ends.tolist(), len(x), max(_PART_ROWS, _PART_ENTRIES // (conv.taps * x.shape[1]))))
+    parts = list(_parts(ends.tolist(), len(x), _rows_at_once(conv)))
     most = max((count for _, _, count in parts), default=0)
     patches, grads = x.new_empty(most * conv.taps * x.shape[1]), x.new_empty(most * out)
     for first, last, count in parts:
@@ -108,6 +110,12 @@ def _add_product(total: Tensor, grads: Tensor, patches: Tensor, count: int, conv
         add_product(total[0], left[0], right[0])
     else:
         total.baddbmm_(left, right)
+
+
+def _rows_at_once(conv: Geometry) -> int:
+    out, entries = conv.weight_shape[0], conv.weight_shape[1] * conv.taps
+    rows = -(-LEAST_WORK // (out * entries))
+    return rows if conv.groups == 1 and _PART_ROWS < rows <= _PART_ENTRIES // entries else _PART_ROWS
 
 
 def _parts(ends: list[int], samples: int, rows: int) -> Iterator[tuple[int, int, int]]:
