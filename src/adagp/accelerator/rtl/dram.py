@@ -44,6 +44,7 @@ class Allocator:
         first, self.words = self.words, self.words + words
         if self.words > 1 << 28:
             raise ValueError(
-                f"the tensors need {self.words:,} words of DRAM, and 28 bits address {1 << 28:,}; lower the batch"
+                f"the tensors need {self.words:,} words of DRAM, and 28 bits address {1 << 28:,}; lower the batch, or "
+                "let `adagp simulate network --tiles` count the cycles without running them"
             )
         return first
