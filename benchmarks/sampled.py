@@ -5,7 +5,7 @@ The shortest of some rounds counts, because other work on the machine only ever 
 for layers of at least 128 input and output channels. The exit code says whether it holds.
 
 `layers`: for each layer of a network, the same seconds, and the variance that sampling adds over that between batches,
-after some batches of training on real data.
+after some batches of training on real data; then a whole batch as `economical` chose, beside a plain one.
 
 `memory`: peak bytes and CPU seconds of a batch, plain, with activation checkpointing, and with `keep="rows"`.
 
@@ -15,7 +15,7 @@ Results are files in benchmarks/results. Data: the folder named by ADAGP_DATA.
 import argparse
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -205,6 +205,7 @@ def measure_layers(name: str, warmup: int, measured: int) -> dict[str, Any]:
             group["lr"] = rate * min(1.0, (step + 1) / warmup)
         gp.step(lambda step=step: closure(training, batches[step % len(batches)]))  # type: ignore[misc]
         print(f"{name}: batch {step + 1} of {warmup + measured}", file=sys.stderr)
+    gp.remove()
     trials, rows = schedule.state_dict()["trials"], []
     for layer in layers:
         found, module = findings([schedules.Trial(**one) for one in trials[layer]]), training.model.get_submodule(layer)
@@ -220,7 +221,34 @@ def measure_layers(name: str, warmup: int, measured: int) -> dict[str, Any]:
                 "chosen": None if chosen is None else chosen.rate,
             }
         )
-    return {"environment": {**describe(CPU), "instructions": instruction_set()}, "batches": measured, "layers": rows}
+    return {
+        "environment": {**describe(CPU), "instructions": instruction_set()},
+        "warmup": warmup,
+        "batches": measured,
+        "layers": rows,
+        "batch_seconds": time_batches(training, batches, schedule.rates, measured),
+    }
+
+
+def time_batches(
+    training: Training, batches: Sequence[Any], chosen: Mapping[str, float], rounds: int
+) -> dict[str, float]:
+    """Median CPU seconds of a plain batch and of one with the chosen rates, in turn."""
+    plan = Plan(Phase.BP, "backprop", dict.fromkeys(chosen, "sampled"), rates=dict(chosen))
+    plans = {"plain": Plan(Phase.BP, "backprop"), "economical": plan}
+    now = plans["plain"]
+    schedule = schedules.from_function(lambda step: now, ["backprop", "sampled"])
+    gp = AdaGP(training.model, training.optimizer, schedule, None)
+    seconds: dict[str, list[float]] = {way: [] for way in plans}
+    for turn in range(rounds + 1):
+        for way in random.Random(turn).sample(list(plans), len(plans)):
+            now = plans[way]
+            begin = process_time()
+            gp.step(lambda turn=turn: closure(training, batches[turn % len(batches)]))  # type: ignore[misc]
+            if turn:
+                seconds[way].append(process_time() - begin)
+    gp.remove()
+    return {way: median(found) for way, found in seconds.items()}
 
 
 def large(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -254,7 +282,11 @@ def layers_table(name: str, result: dict[str, Any]) -> str:
             f"{'exact' if row['chosen'] is None else format(row['chosen'], 'g')} |"
         )
     sampled = sum(row["chosen"] is not None for row in rows)
-    lines.append(f"\nOf all {len(rows)} layers {sampled} are sampled by `economical`.")
+    seconds = result["batch_seconds"]
+    lines.append(
+        f"\nOf all {len(rows)} layers {sampled} are sampled by `economical`: a batch takes "
+        f"{1e3 * seconds['economical']:.0f} ms instead of {1e3 * seconds['plain']:.0f}."
+    )
     return "\n".join(lines)
 
 
