@@ -3,18 +3,21 @@ import re
 import sys
 from collections import Counter
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from adagp.accelerator import Design, LayerOp, LayerShape, Pass
-from adagp.accelerator.rtl import checks, golden, verilated
+from adagp.accelerator.rtl import checks, golden
 from adagp.accelerator.rtl.liberty import LIBERTY
 from adagp.accelerator.rtl.measure import small_cores
 from adagp.accelerator.rtl.speedup import Clocked
+from adagp.accelerator.rtl.tensors import Convolution
 from adagp.accelerator.rtl.tools import YOSYS
-from adagp.accelerator.rtl.training import TrainedBatch
+from adagp.accelerator.rtl.training import TrainedBatch, initial_network
 from adagp.cli import app
 from adagp.schedules import Phase
 
@@ -110,13 +113,44 @@ def test_waves_tell_and_draw_what_a_run_did(tmp_path):
     assert "first=999999: there are" in late.stderr
 
 
-def test_train_names_verilator_where_it_is_missing(monkeypatch):
-    monkeypatch.setattr("adagp.accelerator.rtl.training_data.fixed_images", lambda *sizes: ([], []))
-    monkeypatch.setattr("adagp.accelerator.rtl.verilated.has_verilator", lambda: False)
-    verilated._compiled.cache_clear()
-    done = run("train", "--batches", "1")
-    assert done.exit_code == 1
-    assert "verilator is missing: on Debian: apt-get install verilator g++ make" in done.stderr
+@pytest.fixture
+def small_cnn(monkeypatch):
+    """The small CNN smaller still, on cores that Amaranth's simulator clocks in seconds; Verilator is hidden."""
+    layers = (Convolution(1, 2, (4, 4), (3, 3), (2, 2), (1, 1)), Convolution(8, 3))
+    rng = np.random.default_rng(0)
+
+    def images(name, root, count):
+        return rng.integers(-300, 300, (count, 1, 4, 4)), rng.integers(0, 3, count)
+
+    monkeypatch.setattr("adagp.accelerator.rtl.training_data.fixed_images", images)
+    monkeypatch.setattr("adagp.accelerator.rtl.simulators.has_verilator", lambda: False)
+    monkeypatch.setattr("adagp.accelerator.rtl.testbench.Bench.cycles_per_second", 1)
+    for module in ("training", "speedup"):
+        monkeypatch.setattr(f"adagp.accelerator.rtl.{module}.CNN", layers)
+        monkeypatch.setattr(f"adagp.accelerator.rtl.{module}.initial_network", partial(initial_network, grid=2))
+    for module in ("top", "speedup"):
+        monkeypatch.setattr(f"adagp.accelerator.rtl.{module}.geometries", small_cores)
+
+
+SLOWLY = "verilator is missing, and Amaranth's simulator takes roughly"
+
+
+@pytest.mark.usefixtures("small_cnn")
+def test_train_goes_without_verilator():
+    done = run("train", "--design", "low", "--batches", "2", "--batch", "1", "--warmup", "1")
+    assert done.exit_code == 0, done.output  # every bit and every cycle is right
+    assert all(text in done.stdout for text in ("a BP batch:", "a GP batch:"))
+    assert SLOWLY in done.stderr
+
+
+@pytest.mark.usefixtures("small_cnn")
+def test_speedup_goes_without_verilator(monkeypatch):
+    cases = [(Design.BASELINE, Phase.BP), (Design.LOW, Phase.BP), (Design.LOW, Phase.GP)]
+    monkeypatch.setattr("adagp.accelerator.rtl.speedup.CASES", cases)
+    done = run("speedup", "--layers", "none", "--cnn-batch", "1")
+    assert done.exit_code == 0, done.output
+    assert "low" in done.stdout
+    assert SLOWLY in done.stderr
 
 
 def test_train_tells_losses_and_fails_where_a_bit_is_wrong(monkeypatch):
@@ -124,11 +158,13 @@ def test_train_tells_losses_and_fails_where_a_bit_is_wrong(monkeypatch):
         def __init__(self, *sizes):
             pass
 
-        def batch(self, images, labels, phase):
+        def model_cycles(self, phase):
+            return 5
+
+        def batch(self, bench, images, labels, phase):
             return TrainedBatch(phase, 2.0, bit_exact=phase is Phase.BP, cycles=5, model_cycles=5)
 
     monkeypatch.setattr("adagp.accelerator.rtl.training_data.fixed_images", lambda *sizes: ([], []))
-    monkeypatch.setattr("adagp.accelerator.rtl.verilated.VerilatedBench", lambda *sizes: None)
     monkeypatch.setattr("adagp.accelerator.rtl.training.RtlTraining", Training)
     done = run("train", "--batches", "2", "--warmup", "2")
     assert done.exit_code == 0, done.output
@@ -270,7 +306,7 @@ def clocked(monkeypatch):
     """`speedup` with clocks that count up instead of a simulator; the cases that were asked for."""
     asked = []
 
-    def layer(model, op, design, phase, timing, tell):
+    def layer(model, op, design, phase, timing, tell, warn):
         asked.append((op.name, design.value, phase.value))
         if len(asked) == 3:
             raise KeyboardInterrupt

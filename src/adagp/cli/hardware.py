@@ -171,8 +171,9 @@ def train_command(
 ) -> None:
     """Train a small CNN in integers on the RTL of a design, bit by bit in step with an integer model.
 
-    Three convolutions of stride 2 and a classifier, 180 PEs. On the baseline every batch is BP. Needs Verilator: a BP
-    batch of 16 images takes half a million cycles. The exit code is 1 if a bit or a cycle differs.
+    Three convolutions of stride 2 and a classifier, 180 PEs. On the baseline every batch is BP. A BP batch of
+    16 images takes half a million cycles, some seconds by Verilator. Without it Amaranth's simulator clocks them, some
+    thousand times slower. The exit code is 1 if a bit or a cycle differs.
 
     Try:
 
@@ -182,17 +183,18 @@ def train_command(
     del debug
     with refusals(), Display(as_json) as display:
         from adagp.accelerator.rtl.dram import Timing
+        from adagp.accelerator.rtl.simulators import choose_simulator
         from adagp.accelerator.rtl.top import geometries
         from adagp.accelerator.rtl.training import CNN, RtlTraining, initial_network, phases, train
         from adagp.accelerator.rtl.training_data import fixed_images
-        from adagp.accelerator.rtl.verilated import VerilatedBench
 
-        chosen = parse_design(design)
+        chosen, timing = parse_design(design), Timing(bandwidth, latency)
         images, labels = fixed_images(data, data_root, batches * batch)
-        bench = VerilatedBench(geometries(chosen), Timing(bandwidth, latency))
-        training = RtlTraining(initial_network(CNN, batch, seed), batch, chosen, bench)
+        cores, order = geometries(chosen), phases(chosen, batches, warmup)
+        training = RtlTraining(initial_network(CNN, batch, seed), batch, chosen, cores, timing)
+        bench = choose_simulator(sum(map(training.model_cycles, order)), cores, display.on_message)(cores, timing)
         found = []
-        for done in train(training, images, labels, batch, phases(chosen, batches, warmup)):
+        for done in train(training, bench, images, labels, batch, order):
             found.append(done)
             display.on_progress(len(found), batches, f"training on the RTL, loss {done.loss:.3f}")
     if as_json:

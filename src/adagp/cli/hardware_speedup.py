@@ -46,8 +46,9 @@ def speedup_command(
     """Clock BP and GP batches on the RTL of all four designs, and show the speed-up beside the models' prediction.
 
     The small CNN of `adagp hardware train` runs whole, on real images; a network of the zoo layer by layer, with random
-    numbers. 180 PEs. Needs Verilator: the five layers at a batch of 8 are 150 million cycles, about half an hour. With
-    `--file` an interrupted run goes on where it was. The exit code is 1 if a bit or a cycle differs.
+    numbers. 180 PEs. The five layers at a batch of 8 are 150 million cycles, about half an hour by Verilator. Without
+    it Amaranth's simulator clocks them, some thousand times slower. With `--file` an interrupted run goes on where it
+    was. The exit code is 1 if a bit or a cycle differs.
 
     Try:
 
@@ -97,7 +98,7 @@ def _clock_cnn(
     for design, phase in CASES:
         if batch and (SMALL_CNN, WHOLE, batch, design.value, phase.value) not in known:
             display.on_message(f"clocking a {phase.value} batch of the small CNN on {design.value}")
-            yield clock_cnn(*fixed_images(data, root, batch), design, phase, timing)
+            yield clock_cnn(*fixed_images(data, root, batch), design, phase, timing, display.on_message)
 
 
 def _clock_layers(
@@ -110,7 +111,8 @@ def _clock_layers(
         if (model, op.name, op.shape.batch, design.value, phase.value) not in known:
             text = f"clocking {op.name}, {phase.value} on {design.value}"
             display.on_message(text)
-            yield clock_layer(model, op, design, phase, timing, partial(display.on_progress, text=text))
+            tell = partial(display.on_progress, text=text)
+            yield clock_layer(model, op, design, phase, timing, tell, display.on_message)
 
 
 def _known(file: Path | None, setting: dict[str, Any]) -> "list[Clocked]":

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -27,8 +26,8 @@ def cycles_now(batch):
     design, phase = Design(batch.design), Phase(batch.phase)
     cores = geometries(design)
     if batch.model == SMALL_CNN:
-        bench, small = SimpleNamespace(cores=cores, timing=TIMING), initial_network(CNN, batch.batch, seed=0)
-        expected = RtlTraining(small, batch.batch, design, bench).model_cycles(phase)
+        small = initial_network(CNN, batch.batch, seed=0)
+        expected = RtlTraining(small, batch.batch, design, cores, TIMING).model_cycles(phase)
         ops = layer_ops(CNN, batch.batch)
     else:
         ops = [op for op in network(batch.model, RECORD["data"], batch.batch) if op.name == batch.layer]

@@ -10,7 +10,6 @@ from adagp.accelerator.rtl import speedup
 from adagp.accelerator.rtl.dram import Timing
 from adagp.accelerator.rtl.measure import LAYERS, SAMPLES, small_cores
 from adagp.accelerator.rtl.speedup import CASES, Clocked, clock_cnn, clock_layer, speed_ups
-from adagp.accelerator.rtl.testbench import Bench
 from adagp.accelerator.rtl.verilated import has_verilator
 
 CYCLES = {"baseline": (300, None), "low": (400, 100), "efficient": (350, 100), "max": (300, 50)}
@@ -49,11 +48,11 @@ def test_plain_values_are_read_back_and_others_are_refused():
 def test_a_batch_of_a_cnn_is_exact_and_takes_the_cycles_of_the_formulas(design, phase, monkeypatch):
     monkeypatch.setattr(speedup, "CNN", LAYERS)
     monkeypatch.setattr(speedup, "geometries", small_cores)
-    monkeypatch.setattr(speedup, "VerilatedBench", Bench)
+    monkeypatch.setattr("adagp.accelerator.rtl.simulators.has_verilator", lambda: False)
     monkeypatch.setattr(speedup, "initial_network", small_grid(speedup.initial_network))
     rng = np.random.default_rng(0)
     images, labels = rng.integers(-300, 300, (SAMPLES, 1, 4, 4)), rng.integers(0, 4, SAMPLES)
-    found = clock_cnn(images, labels, design, phase, Timing(8, 2))
+    found = clock_cnn(images, labels, design, phase, Timing(8, 2), pytest.fail)
     assert found.bit_exact
     assert found.cycles == found.model_cycles > found.no_stall_cycles > 0
     assert found.case == ("small-cnn", "whole", SAMPLES, design.value, phase.value)
@@ -69,7 +68,7 @@ def small_grid(initial):
 def test_a_layer_is_exact_on_every_design(design, phase):
     op = network("vgg13", "cifar10", 1)[0]
     seen = []
-    found = clock_layer("vgg13", op, design, phase, Timing(), lambda *at: seen.append(at))
+    found = clock_layer("vgg13", op, design, phase, Timing(), lambda *at: seen.append(at), pytest.fail)
     assert found.bit_exact
     assert found.cycles == found.model_cycles
     assert seen[0] == (0, found.model_cycles)

@@ -1,7 +1,6 @@
 """The accelerator model with tiles and moves, against the cycles that the RTL takes."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import assume, given, settings
@@ -53,8 +52,7 @@ def test_a_whole_network_takes_the_cycles_of_the_rtl():
     samples = 4
     ops = layer_ops(CNN, samples)
     for design, batches in batch_kinds(ops, Machine(tiles=True)).items():
-        formulas = SimpleNamespace(cores=geometries(design), timing=Timing())  # they need no simulator
-        training = RtlTraining(initial_network(CNN, samples, 0), samples, design, formulas)
+        training = RtlTraining(initial_network(CNN, samples, 0), samples, design, geometries(design), Timing())
         for found in batches:
             assert abs(found.cycles - training.model_cycles(found.phase)) <= MOST * len(CNN)
 

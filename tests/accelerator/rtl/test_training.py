@@ -31,20 +31,25 @@ def batches_of(count, seed=0):
     return images, labels
 
 
+def training_on(design):
+    """A training, and the simulator for it."""
+    cores, timing = small_cores(design), Timing(8, 2)
+    training = RtlTraining(initial_network(LAYERS, SAMPLES, 0, grid=2), SAMPLES, design, cores, timing)
+    return training, Bench(cores, timing)
+
+
 def test_batches_on_the_rtl_stay_in_step_with_the_golden_model():
-    bench = Bench(small_cores(Design.LOW), Timing(8, 2))
-    training = RtlTraining(initial_network(LAYERS, SAMPLES, 0, grid=2), SAMPLES, Design.LOW, bench)
-    found = list(train(training, *batches_of(3), SAMPLES, [Phase.BP, Phase.GP, Phase.BP]))
+    training, bench = training_on(Design.LOW)
+    found = list(train(training, bench, *batches_of(3), SAMPLES, [Phase.BP, Phase.GP, Phase.BP]))
     assert [batch.phase for batch in found] == [Phase.BP, Phase.GP, Phase.BP]
     assert all(batch.bit_exact and batch.cycles == batch.model_cycles for batch in found)
     assert found[1].cycles < found[0].cycles == found[2].cycles
 
 
 def test_a_weight_that_differs_is_seen():
-    bench = Bench(small_cores(Design.BASELINE), Timing(8, 2))
-    training = RtlTraining(initial_network(LAYERS, SAMPLES, 0, grid=2), SAMPLES, Design.BASELINE, bench)
+    training, bench = training_on(Design.BASELINE)
     training._dram[training._memory.layers[0].weights] ^= 1
-    assert not next(train(training, *batches_of(1), SAMPLES, [Phase.BP])).bit_exact
+    assert not next(train(training, bench, *batches_of(1), SAMPLES, [Phase.BP])).bit_exact
 
 
 def test_the_loss_falls_in_integers():

@@ -19,15 +19,13 @@ from adagp.accelerator.rtl.integer_network import IntegerNetwork, Shifts, random
 from adagp.accelerator.rtl.layer_shapes import convolution
 from adagp.accelerator.rtl.memory_map import MemoryMap
 from adagp.accelerator.rtl.no_stalls import no_stall_cycles
+from adagp.accelerator.rtl.simulators import Simulator
 from adagp.accelerator.rtl.tensors import Convolution
 from adagp.accelerator.rtl.testbench import Bench
 from adagp.accelerator.rtl.top import MAIN, PREDICTOR
-from adagp.accelerator.rtl.verilated import VerilatedBench
 from adagp.accelerator.shapes import Pass
 from adagp.accelerator.workload import LayerOp, PredictorShape
 from adagp.schedules import Phase
-
-Simulator = type[Bench] | type[VerilatedBench]
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@ from adagp.accelerator.rtl.geometry import CoreGeometry
 from adagp.accelerator.rtl.testbench import Bench
 from adagp.accelerator.rtl.verilated import VerilatedBench, has_verilator
 
+Simulator = type[Bench] | type[VerilatedBench]
+
 _FEW_CYCLES = 2_000
 
 
 def choose_simulator(
     cycles: int, cores: Mapping[str, CoreGeometry], tell: Callable[[str], None], waveforms: bool = False
-) -> type[Bench] | type[VerilatedBench]:
+) -> Simulator:
     """Verilator if it is installed and compiling pays; otherwise, and for waveforms, Amaranth's simulator."""
     if cycles <= _FEW_CYCLES:
         return Bench
@@ -26,5 +28,5 @@ def choose_simulator(
             else "verilator is missing, and Amaranth's simulator"
         )
         remedy = "" if waveforms else "on Debian: apt-get install verilator g++ make; or "
-        tell(f"{why} takes roughly {minutes:,.0f} minutes; {remedy}choose a smaller layer, batch or array")
+        tell(f"{why} takes roughly {minutes:,.0f} minutes; {remedy}clock less, such as a smaller batch")
     return Bench

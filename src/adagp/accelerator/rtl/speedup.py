@@ -12,9 +12,9 @@ from adagp.accelerator.rtl.dram import Timing
 from adagp.accelerator.rtl.golden import Integers
 from adagp.accelerator.rtl.layer_run import layer_program, run_layer
 from adagp.accelerator.rtl.no_stalls import layer_ops, no_stall_cycles
+from adagp.accelerator.rtl.simulators import choose_simulator
 from adagp.accelerator.rtl.top import geometries
 from adagp.accelerator.rtl.training import CNN, RtlTraining, initial_network
-from adagp.accelerator.rtl.verilated import VerilatedBench
 from adagp.accelerator.workload import LayerOp
 from adagp.schedules import Phase
 
@@ -116,20 +116,39 @@ def speed_ups(found: Sequence[Clocked]) -> Iterator[SpeedUp]:
 
 
 def clock_layer(
-    model: str, op: LayerOp, design: Design, phase: Phase, timing: Timing, tell: Callable[[int, int], None]
+    model: str,
+    op: LayerOp,
+    design: Design,
+    phase: Phase,
+    timing: Timing,
+    tell: Callable[[int, int], None],
+    warn: Callable[[str], None],
 ) -> Clocked:
-    """Clock one layer's part of a batch on the paper's 180 PEs; `tell` is told the cycles done and all of them."""
+    """Clock one layer's part of a batch on the paper's 180 PEs.
+
+    `tell` is told the cycles done and all of them, and `warn` how long a slow simulator takes.
+    """
     program = layer_program(op, design, phase, geometries(design), timing)
-    found = run_layer(op, program, VerilatedBench, lambda cycle: tell(cycle, program.model_cycles))
+    simulator = choose_simulator(program.model_cycles, program.cores, warn)
+    found = run_layer(op, program, simulator, lambda cycle: tell(cycle, program.model_cycles))
     case = model, op.name, op.shape.batch, design.value, phase.value
     return Clocked(*case, found.bit_exact, found.cycles, found.model_cycles, found.no_stall_cycles)
 
 
-def clock_cnn(images: Integers, labels: NDArray[np.int64], design: Design, phase: Phase, timing: Timing) -> Clocked:
-    """Clock one batch of the small CNN on real images, from its initial weights."""
+def clock_cnn(
+    images: Integers,
+    labels: NDArray[np.int64],
+    design: Design,
+    phase: Phase,
+    timing: Timing,
+    warn: Callable[[str], None],
+) -> Clocked:
+    """Clock one batch of the small CNN on real images, from its initial weights; `warn` as in `clock_layer`."""
     samples, cores = len(images), geometries(design)
     network = initial_network(CNN, samples, seed=0)
-    done = RtlTraining(network, samples, design, VerilatedBench(cores, timing)).batch(images, labels, phase)
+    training = RtlTraining(network, samples, design, cores, timing)
+    bench = choose_simulator(training.model_cycles(phase), cores, warn)(cores, timing)
+    done = training.batch(bench, images, labels, phase)
     expected = no_stall_cycles(layer_ops(CNN, samples), design, phase, cores, network.grid, timing)
     case = SMALL_CNN, WHOLE, samples, design.value, phase.value
     return Clocked(*case, done.bit_exact, done.cycles, done.model_cycles, expected)

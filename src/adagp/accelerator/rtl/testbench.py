@@ -16,6 +16,7 @@ from adagp.accelerator.rtl.dram import Timing, Words
 from adagp.accelerator.rtl.geometry import ADDRESS_BITS, CoreGeometry
 from adagp.accelerator.rtl.loader import WORDS_BITS
 from adagp.accelerator.rtl.top import Accelerator
+from adagp.accelerator.rtl.watchdog import Standstill, deadlock, patience_cycles
 
 _ADDRESSES, _COUNTS = (1 << ADDRESS_BITS) - 1, (1 << WORDS_BITS) - 1
 
@@ -65,7 +66,11 @@ class Bench:
         dram: Words,
         tell: Callable[[int], None] | None = None,
     ) -> dict[str, Trace]:
-        """Run a program on each core until its last descriptor, a barrier, is taken; changes `dram`."""
+        """Run a program on each core until its last descriptor, a barrier, is taken; changes `dram`.
+
+        Raises:
+            DeadlockError: If the design stands still.
+        """
         self._channels = {
             unit: _Channels([each.encode() for each in program], dram, self.timing, self.stalls, self.seed + place)
             for place, (unit, program) in enumerate(programs.items())
@@ -79,7 +84,7 @@ class Bench:
         else:
             self._simulator.reset()
         with self._simulator.write_vcd(str(self.vcd)) if self.vcd else nullcontext():
-            self._clock(self._simulator, tell)
+            self._clock(self._simulator, programs, tell)
         return {
             unit: Trace(state.last + 1, state.read_words, state.written_words) for unit, state in self._channels.items()
         }
@@ -87,11 +92,20 @@ class Bench:
     def _made(self, design: Accelerator) -> Simulator:
         return Simulator(design)
 
-    def _clock(self, simulator: Simulator, tell: Callable[[int], None] | None) -> None:
-        told = 0
+    def _clock(
+        self,
+        simulator: Simulator,
+        programs: Mapping[str, Sequence[Descriptor]],
+        tell: Callable[[int], None] | None,
+    ) -> None:
+        told, patience = 0, patience_cycles(programs, self.cores, self.timing)
         while not all(state.done for state in self._channels.values()):
             simulator.advance()
             now = max(state.cycle for state in self._channels.values())
+            moved = max(state.moved for state in self._channels.values())
+            if now - moved > patience:
+                standing = {unit: state.standstill for unit, state in self._channels.items() if not state.done}
+                raise deadlock(self.cores, programs, standing, moved)
             if tell is not None and now >= told + 100:
                 told = now
                 tell(now)
@@ -110,7 +124,8 @@ class _Channels:
     def __init__(self, descriptors: list[int], dram: Words, timing: Timing, stalls: float, seed: int) -> None:
         self.descriptors, self.dram, self.timing = descriptors, dram, timing
         self.stalls, self._random = stalls, np.random.default_rng(seed)
-        self.taken = self.cycle = self.last = self.read_words = self.written_words = 0
+        self.taken = self.cycle = self.last = self.moved = self.read_words = self.written_words = 0
+        self.waiting: dict[str, bool] = {}
         self.answers: deque[tuple[int, list[int], int]] = deque()  # earliest start, words, cycles
         self.answers_free = self.writes_free = 0
         self.offered = -1
@@ -118,6 +133,11 @@ class _Channels:
     @property
     def done(self) -> bool:
         return self.taken == len(self.descriptors)
+
+    @property
+    def standstill(self) -> Standstill:
+        """What it took so far, and the channels that wait."""
+        return Standstill(self.taken, tuple(channel for channel, waits in self.waiting.items() if waits))
 
     def willing(self) -> bool:
         return not self.stalls or self._random.random() >= self.stalls
@@ -184,6 +204,14 @@ async def _serve(context: Any, ports: Any, state: _Channels) -> None:
         if taken:
             state.taken += 1
             state.last = state.cycle
+        offers, takes_answer = answer is not None, bool(answered)
+        if taken or (asked and asks) or (written and takes) or (offers and takes_answer):
+            state.moved = state.cycle
+        state.waiting = {
+            "requests": bool(asked and not asks),
+            "answers": offers and not takes_answer,
+            "writes": bool(written and not takes),
+        }
         state.cycle += 1
     context.set(ports.descriptors.valid, 0)
 

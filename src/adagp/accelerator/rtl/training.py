@@ -4,7 +4,7 @@ Numbers are fixed point. Activations have 8 bits after the point; weights, gradi
 and its gradient are computed by the host, between the forward and the backward.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,8 @@ from adagp.accelerator.designs import Design
 from adagp.accelerator.rtl import golden_batch
 from adagp.accelerator.rtl.batches import BatchPrograms
 from adagp.accelerator.rtl.cycles import program_cycles
+from adagp.accelerator.rtl.dram import Timing
+from adagp.accelerator.rtl.geometry import CoreGeometry
 from adagp.accelerator.rtl.golden import Integers
 from adagp.accelerator.rtl.integer_network import IntegerNetwork, Shifts
 from adagp.accelerator.rtl.memory_map import MemoryMap
@@ -92,20 +94,27 @@ def initial_network(layers: tuple[Convolution, ...], samples: int, seed: int, gr
 class RtlTraining:
     """A network in DRAM, and the programs of its batches on a design."""
 
-    def __init__(self, network: IntegerNetwork, samples: int, design: Design, bench: Bench | VerilatedBench) -> None:
+    def __init__(
+        self,
+        network: IntegerNetwork,
+        samples: int,
+        design: Design,
+        cores: Mapping[str, CoreGeometry],
+        timing: Timing,
+    ) -> None:
         """Start from the weights of `network`."""
-        self._bench, self._learns = bench, design is not Design.BASELINE
+        self._learns = design is not Design.BASELINE
         self._memory, self._golden = MemoryMap(network, samples), network.copy()
         layer = network.layers[0]
         self._dram = self._memory.filled(np.zeros((samples, layer.c_in, *layer.image), dtype=np.int64))
-        builder = BatchPrograms(design, bench.cores, self._memory)
+        builder = BatchPrograms(design, cores, self._memory)
         self._programs = {(Phase.BP, part): builder.batch(Phase.BP, (part,)) for part in ("forward", "backward")}
         if self._learns:
             self._programs[Phase.GP, "forward"] = builder.batch(Phase.GP, ("forward",))
-        before = program_cycles(builder.batch(Phase.BP, ()), bench.cores, bench.timing)
+        before = program_cycles(builder.batch(Phase.BP, ()), cores, timing)
         self._before = max(core.cycles for core in before.values())
         self._expected = {
-            key: max(core.cycles for core in program_cycles(each, bench.cores, bench.timing).values()) - self._before
+            key: max(core.cycles for core in program_cycles(each, cores, timing).values()) - self._before
             for key, each in self._programs.items()
         }
 
@@ -113,16 +122,18 @@ class RtlTraining:
         """Cycles of a batch by the formulas."""
         return sum(cycles for (which, _), cycles in self._expected.items() if which is phase)
 
-    def batch(self, images: Integers, labels: NDArray[np.int64], phase: Phase) -> TrainedBatch:
-        """Run a batch on the RTL and in the golden model."""
+    def batch(
+        self, bench: Bench | VerilatedBench, images: Integers, labels: NDArray[np.int64], phase: Phase
+    ) -> TrainedBatch:
+        """Run a batch on the RTL, which `bench` clocks, and in the golden model."""
         memory, dram = self._memory, self._dram
         memory.put(dram, memory.images, images.transpose(0, 2, 3, 1))
-        cycles, expected = self._run(phase, "forward")
+        cycles, expected = self._run(bench, phase, "forward")
         outputs = memory.read_outputs(dram)
         loss, grads = cross_entropy(outputs[:, :, 0, 0], labels)
         if phase is not Phase.GP:
             memory.put(dram, memory.layers[-1].grads, grads)
-            more, more_expected = self._run(phase, "backward")
+            more, more_expected = self._run(bench, phase, "backward")
             cycles, expected = cycles + more, expected + more_expected
             done, _ = golden_batch.bp_batch(self._golden, images, grads[:, :, None, None], learns=self._learns)
         else:
@@ -138,10 +149,10 @@ class RtlTraining:
         )
         return TrainedBatch(phase, loss, exact, cycles, expected)
 
-    def _run(self, phase: Phase, part: str) -> tuple[int, int]:
+    def _run(self, bench: Bench | VerilatedBench, phase: Phase, part: str) -> tuple[int, int]:
         key = (phase if phase is Phase.GP else Phase.BP), part
         programs = {unit: program.descriptors for unit, program in self._programs[key].items()}
-        traces = self._bench.run(programs, self._dram)
+        traces = bench.run(programs, self._dram)
         return max(trace.cycles for trace in traces.values()) - self._before, self._expected[key]
 
 
@@ -165,9 +176,14 @@ def phases(design: Design, batches: int, warmup: int) -> list[Phase]:
 
 
 def train(
-    training: RtlTraining, images: Integers, labels: NDArray[np.int64], samples: int, order: Sequence[Phase]
+    training: RtlTraining,
+    bench: Bench | VerilatedBench,
+    images: Integers,
+    labels: NDArray[np.int64],
+    samples: int,
+    order: Sequence[Phase],
 ) -> Iterator[TrainedBatch]:
     """Train on one batch after the other, in the given phases."""
     for step, phase in enumerate(order):
         part = slice(step * samples, (step + 1) * samples)
-        yield training.batch(images[part], labels[part], phase)
+        yield training.batch(bench, images[part], labels[part], phase)

@@ -1,5 +1,6 @@
 // The testbench of a verilated accelerator: DRAM and descriptors for each core, as testbench.py has them.
-// Verilator writes a double underscore as ___05F. Reads the files program.<core> and dram, writes dram again, and prints what each core did.
+// Verilator writes a double underscore as ___05F. Reads the files program.<core> and dram, writes dram again, and prints
+// what each core did; or where each one stands, if nothing moves any more.
 #include "Vaccelerator.h"
 #include "verilated.h"
 #include <cstdint>
@@ -38,7 +39,7 @@ struct Core {
 };
 
 static std::vector<int16_t> dram;
-static int64_t cycle = 0;
+static int64_t cycle = 0, moved = 0;
 static int bandwidth, latency;
 
 static int beat_cycles(int words) { return words > bandwidth ? (words + bandwidth - 1) / bandwidth : 1; }
@@ -71,6 +72,7 @@ static int beat_cycles(int words) { return words > bandwidth ? (words + bandwidt
             core.answers.pop_front();                                                              \
             core.answers_free = cycle + 1;                                                         \
             core.offered = -1;                                                                     \
+            moved = cycle;                                                                         \
         }                                                                                          \
         if (top->name##___05Frequests___05Fvalid) {                                                        \
             uint64_t asked = top->name##___05Frequests___05Fpayload;                                       \
@@ -81,6 +83,7 @@ static int beat_cycles(int words) { return words > bandwidth ? (words + bandwidt
             if (words) beat.data.assign(dram.begin() + address, dram.begin() + address + words);   \
             core.read_words += words;                                                              \
             core.answers.push_back(beat);                                                          \
+            moved = cycle;                                                                         \
         }                                                                                          \
         if (core.takes_writes && top->name##___05Fwrites___05Fvalid) {                                     \
             const uint32_t *payload = top->name##___05Fwrites___05Fpayload.data();                         \
@@ -90,9 +93,16 @@ static int beat_cycles(int words) { return words > bandwidth ? (words + bandwidt
             for (int i = 0; i < words; i++) dram[address + i] = bits(payload, 34 + 16 * i, 16);    \
             core.written_words += words;                                                           \
             core.writes_free = cycle + beat_cycles(words);                                         \
+            moved = cycle;                                                                         \
         }                                                                                          \
-        if (!core.done() && top->name##___05Fdescriptors___05Fready) { core.taken++; core.last = cycle; }  \
+        if (!core.done() && top->name##___05Fdescriptors___05Fready) { core.taken++; core.last = moved = cycle; } \
     }
+
+// A core that is not done: what it took, and whether it leaves an answer. DRAM takes requests and writes in the end.
+#define STANDS(core, name, wide)                                                                   \
+    if (!core.done())                                                                              \
+        printf("stands %s %lld %lld%s\n", #name, (long long)moved, (long long)core.taken,          \
+               core.answering && !top->name##___05Fanswers___05Fready ? " answers" : "");
 
 template <typename T> static void set_beat(T &port, const uint16_t *words, int wide) {
     if constexpr (std::is_integral<T>::value) {
@@ -107,6 +117,7 @@ template <typename T> static void set_beat(T &port, const uint16_t *words, int w
 int main(int argc, char **argv) {
     bandwidth = atoi(argv[1]);
     latency = atoi(argv[2]);
+    int64_t patience = atoll(argv[3]);
     auto raw = contents("dram");
     dram.assign((int16_t *)raw.data(), (int16_t *)(raw.data() + raw.size()));
     auto *top = new Vaccelerator;
@@ -126,6 +137,7 @@ int main(int argc, char **argv) {
         EACH_CORE(DRIVE)
         top->eval();
         EACH_CORE(LOOK)
+        if (cycle - moved > patience) { EACH_CORE(STANDS) return 0; }
         top->clk = 1;
         top->eval();
         top->clk = 0;

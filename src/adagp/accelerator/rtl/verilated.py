@@ -21,6 +21,7 @@ from adagp.accelerator.rtl.testbench import Trace
 from adagp.accelerator.rtl.tools import ToolError
 from adagp.accelerator.rtl.top import Accelerator
 from adagp.accelerator.rtl.verilog import verilog
+from adagp.accelerator.rtl.watchdog import Standstill, deadlock, patience_cycles
 from adagp.files import cache_folder
 
 _LOG = logging.getLogger(__name__)
@@ -55,17 +56,25 @@ class VerilatedBench:
         dram: Words,
         tell: Callable[[int], None] | None = None,
     ) -> dict[str, Trace]:
-        """Run a program on each core until its last descriptor, a barrier, is taken; changes `dram`."""
+        """Run a program on each core until its last descriptor, a barrier, is taken; changes `dram`.
+
+        Raises:
+            DeadlockError: If the design stands still.
+            ToolError: If the simulation fails.
+        """
         with tempfile.TemporaryDirectory(prefix="adagp-") as name:
             folder = Path(name)
             for unit in self.cores:
                 encoded = b"".join(each.encode().to_bytes(16, "little") for each in programs.get(unit, ()))
                 (folder / f"program.{unit}").write_bytes(encoded)
             dram.astype("<i2").tofile(folder / "dram")
-            speed = (str(self.timing.bandwidth_words), str(self.timing.latency_cycles))
-            found = {}
+            patience = patience_cycles(programs, self.cores, self.timing)
+            numbers = map(str, (self.timing.bandwidth_words, self.timing.latency_cycles, patience))
+            found: dict[str, Trace] = {}
+            standing: dict[str, Standstill] = {}
+            moved = 0
             with subprocess.Popen(
-                [str(self._binary), *speed], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                [str(self._binary), *numbers], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             ) as process:
                 assert process.stdout is not None
                 assert process.stderr is not None
@@ -73,11 +82,16 @@ class VerilatedBench:
                     kind, *values = line.split()
                     if kind == "core":
                         found[values[0]] = Trace(*map(int, values[1:]))
+                    elif kind == "stands":
+                        unit, cycle, taken, *channels = values
+                        moved, standing[unit] = int(cycle), Standstill(int(taken), tuple(channels))
                     elif tell is not None:
                         tell(int(values[0]))
                 complaint = process.stderr.read()
             if process.returncode:
                 raise ToolError(f"the compiled simulation failed: {complaint.strip() or process.returncode}")
+            if standing:
+                raise deadlock(self.cores, programs, standing, moved)
             dram[:] = np.fromfile(folder / "dram", dtype="<i2")
         return found
 
