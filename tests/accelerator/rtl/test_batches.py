@@ -95,9 +95,3 @@ def test_the_baseline_has_no_gp_batch():
 def test_layers_that_do_not_follow_each_other_are_refused():
     with pytest.raises(ValueError, match="does not take what"):
         random_network([Convolution(1, 2, (4, 4)), Convolution(3, 1, (4, 4))], np.random.default_rng(0))
-
-
-def test_a_predictor_that_its_memory_does_not_hold_is_refused():
-    network = random_network([Convolution(40, 4)], np.random.default_rng(0))
-    with pytest.raises(ValueError, match=r"predictor_depth=64: a predictor of 17 x 40 needs 240 words a bank"):
-        BatchPrograms(Design.EFFICIENT, small_cores(Design.EFFICIENT), MemoryMap(network, 1)).batch(Phase.GP)

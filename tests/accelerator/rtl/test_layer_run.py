@@ -68,6 +68,19 @@ def test_moved_words_are_those_of_the_batch_alone():
     assert moved[Design.LOW] == moved[Design.EFFICIENT] + predictor
 
 
+@pytest.mark.parametrize("phase", [Phase.GP, Phase.BP])
+@pytest.mark.parametrize("design", [Design.EFFICIENT, Design.MAX])
+def test_a_predictor_that_its_memory_does_not_hold_is_loaded_when_needed(design, phase):
+    long = replace(OP, shape=LayerShape(40, 2, (1, 1), (1, 1), batch=1))
+    cores = small_cores(design)
+    assert all(core.predictor_depth < 5 * 40 / core.predictor_banks for core in cores.values())
+    found = run_layer(long, layer_program(long, design, phase, cores, Timing(4, 3), grid=2), Bench)
+    assert found.bit_exact
+    assert found.cycles == found.model_cycles
+    low = layer_program(long, Design.LOW, phase, small_cores(Design.LOW), Timing(4, 3), grid=2)
+    assert found.moved_words == run_layer(long, low, Bench).moved_words
+
+
 def test_pooled_sums_leave_while_the_array_uses_the_other_sums():
     """Several tiles of columns, so that the drainer writes pooled sums in the middle of a later tile."""
     op = replace(OP, shape=LayerShape(4, 12, (4, 4), (3, 3), batch=1))

@@ -115,7 +115,8 @@ class LayerPasses:
 class PredictorPasses:
     """The predictor's passes, on the core of the layers or on its own.
 
-    Its linear layer stays in a core's memory for the predictor if it has one, and is updated there.
+    Its linear layer stays in a core's memory for the predictor, and is updated there, if there is one that holds it.
+    Otherwise it is loaded when needed.
     """
 
     memory: MemoryMap
@@ -123,7 +124,8 @@ class PredictorPasses:
 
     @property
     def _resident(self) -> Resident | None:
-        return Resident(0, self.memory.network.last.shape[1]) if self.builder.core.predictor_depth else None
+        core, (inputs, rows) = self.builder.core, self.memory.network.last.shape
+        return Resident(0, rows) if folds(inputs, core.predictor_banks) * rows <= core.predictor_depth else None
 
     def load(self) -> None:
         """Load what stays, and clear the pooling memory; needed once, before the first batch."""
@@ -131,11 +133,6 @@ class PredictorPasses:
         inputs, rows = memory.network.last.shape
         if self._resident:
             banks = core.predictor_banks
-            if folds(inputs, banks) * rows > core.predictor_depth:
-                raise ValueError(
-                    f"predictor_depth={core.predictor_depth}: a predictor of {inputs} x {rows} needs "
-                    f"{folds(inputs, banks) * rows} words a bank; build a deeper memory"
-                )
             for fold in range(folds(inputs, banks)):
                 words = min(banks, inputs - fold * banks)
                 load = Load(Memory.PREDICTOR, memory.last + fold * banks, fold * rows, words, words)
