@@ -49,14 +49,15 @@ def assert_as_golden(memory, dram, design, phase):
 def test_a_batch_leaves_what_the_golden_model_does_and_takes_the_cycles_of_the_formulas(design, phase):
     memory, dram, traces = run(design, phase)
     assert_as_golden(memory, dram, design, phase)
-    found = account(design, phase, traces)
+    found = account(design, phase, memory, dram, traces)
+    assert found.bit_exact
     assert found.measured == found.model
     assert len({trace.cycles for trace in traces.values()}) == 1  # all cores end at a barrier that joins them
 
 
 @pytest.mark.parametrize("phase", [Phase.GP, Phase.BP])
 def test_designs_are_in_the_models_order(phase):
-    low, efficient, fastest = (account(design, phase, run(design, phase)[2]) for design in ADA_GP)
+    low, efficient, fastest = (account(design, phase, *run(design, phase)) for design in ADA_GP)
     assert low.measured > efficient.measured > fastest.measured
     assert low.no_stalls > efficient.no_stalls > fastest.no_stalls
     predictor = small_batch()[0].last.size  # LOW loads it for every layer; the others once, before the batch
