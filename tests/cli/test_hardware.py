@@ -134,6 +134,15 @@ def test_a_wrong_bit_of_a_batch_is_seen():
     assert not account(Design.BASELINE, Phase.BP, memory, dram, traces).passed
 
 
+def test_coverage_counts_descriptors_and_says_that_it_clocks_nothing(monkeypatch):
+    monkeypatch.setattr("adagp.accelerator.rtl.testbench.Bench.run", lambda *arguments: pytest.fail("it clocks"))
+    done = run("coverage")
+    assert done.exit_code == 0, done.output
+    assert "Compiled descriptors: 72 of 72 kinds occur" in done.stdout
+    assert "counted, not clocked" in " ".join(done.stdout.split())
+    assert "clocks nothing" in run("coverage", "--help").stdout
+
+
 @pytest.fixture
 def small_cnn(monkeypatch):
     """The small CNN smaller still, on cores that Amaranth's simulator clocks in seconds; Verilator is hidden."""
