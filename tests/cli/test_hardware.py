@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from adagp.accelerator import Design, LayerOp, LayerShape, Pass
 from adagp.accelerator.rtl import checks, golden
 from adagp.accelerator.rtl.liberty import LIBERTY
-from adagp.accelerator.rtl.measure import small_cores
+from adagp.accelerator.rtl.measure import MeasuredBatch, account, run_small, small_cores
 from adagp.accelerator.rtl.speedup import Clocked
 from adagp.accelerator.rtl.tensors import Convolution
 from adagp.accelerator.rtl.tools import YOSYS
@@ -111,6 +111,36 @@ def test_waves_tell_and_draw_what_a_run_did(tmp_path):
     late = run("waves", str(vcd), "--first", "999999")
     assert late.exit_code == 2
     assert "first=999999: there are" in late.stderr
+
+
+@pytest.mark.parametrize(("exact", "cycles"), [(True, 5), (False, 7), (True, 7)])
+def test_report_fails_where_a_bit_or_a_cycle_is_wrong(exact, cycles, monkeypatch):
+    def batch(design, phase):
+        wrong = (design, phase) == (Design.LOW, Phase.GP)
+        return MeasuredBatch(design, phase, exact or not wrong, cycles if wrong else 7, 7, 3, 2, 99)
+
+    monkeypatch.setattr("adagp.accelerator.rtl.measure.measure", batch)
+    for arguments in ((), ("--json",)):
+        done = run("report", *arguments)
+        assert done.exit_code == (0 if exact and cycles == 7 else 1)
+        assert ("formulas give: GP on low\n" in done.stderr) == (done.exit_code == 1)
+        assert max(map(len, done.stdout.splitlines())) <= 80 or arguments
+
+
+def test_a_wrong_bit_of_a_batch_is_seen():
+    memory, dram, traces = run_small(Design.BASELINE, Phase.BP)
+    assert account(Design.BASELINE, Phase.BP, memory, dram, traces).passed
+    dram[memory.layers[1].weights] ^= 1
+    assert not account(Design.BASELINE, Phase.BP, memory, dram, traces).passed
+
+
+def test_coverage_counts_descriptors_and_says_that_it_clocks_nothing(monkeypatch):
+    monkeypatch.setattr("adagp.accelerator.rtl.testbench.Bench.run", lambda *arguments: pytest.fail("it clocks"))
+    done = run("coverage")
+    assert done.exit_code == 0, done.output
+    assert "Compiled descriptors: 72 of 72 kinds occur" in done.stdout
+    assert "counted, not clocked" in " ".join(done.stdout.split())
+    assert "clocks nothing" in run("coverage", "--help").stdout
 
 
 @pytest.fixture

@@ -29,8 +29,8 @@ from adagp.cli.hardware_waves import waves_command
 from adagp.errors import AdagpError
 from adagp.files import write_bytes
 from adagp.report.hardware import (
+    batches_table,
     checks_table,
-    cycles_table,
     designs_png,
     modules_picture,
     modules_table,
@@ -210,9 +210,10 @@ def train_command(
 @hardware_app.command("report")
 @command
 def report_command(as_json: options.Json = False, debug: options.Debug = False) -> None:
-    """Clock a BP and a GP batch of a small network on every design, and compare with the accelerator model.
+    """Clock a BP and a GP batch of a small network on every design, and compare with the models.
 
-    Two convolutions and a linear layer, batch 2, 4x3 PEs; MAX's second array has 3x2.
+    Two convolutions and a linear layer, batch 2, 4x3 PEs; MAX's second array has 3x2. The exit code is 1 if a bit
+    differs from the integer model's, or the cycles are not those of the formulas.
 
     Try:
 
@@ -236,8 +237,11 @@ def report_command(as_json: options.Json = False, debug: options.Debug = False) 
                 ]
             }
         )
-        return
-    print_table(cycles_table(found))
+    else:
+        print_table(batches_table(found))
+    wrong = [f"{batch.phase.value} on {batch.design.value}" for batch in found if not batch.passed]
+    if wrong:
+        raise AdagpError(f"not what the integer model and the formulas give: {', '.join(wrong)}")
 
 
 hardware_app.command("speedup")(speedup_command)

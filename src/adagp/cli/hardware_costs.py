@@ -175,7 +175,10 @@ def prove_command(as_json: options.Json = False, debug: options.Debug = False) -
 
 @command
 def coverage_command(as_json: options.Json = False, debug: options.Debug = False) -> None:
-    """Count which operations, fields and waits the programs of `adagp hardware report` exercise.
+    """Count the kinds of descriptors that the programs of `adagp hardware report` contain; clocks nothing.
+
+    The programs are compiled. A kind is an operation, a value of a field, or a wait. What the units do with a
+    descriptor is compared by `check`, `run` and `report`.
 
     Try:
 

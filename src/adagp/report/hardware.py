@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from adagp.accelerator.rtl.checks import Check
     from adagp.accelerator.rtl.geometry import CoreGeometry
     from adagp.accelerator.rtl.layer_run import LayerRun
-    from adagp.accelerator.rtl.measure import BatchCycles
+    from adagp.accelerator.rtl.measure import MeasuredBatch
     from adagp.accelerator.rtl.training import TrainedBatch
 
 _BASE, _ADDED, _LINE = "#dfe7f2", "#f9c98b", "#3b4a63"
@@ -47,15 +47,16 @@ def checks_table(title: str, checks: "Sequence[Check]") -> Table:
     )
 
 
-def cycles_table(batches: "Sequence[BatchCycles]") -> Table:
-    """The cycles of batches on the RTL, with those of the formulas and of the accelerator model."""
+def batches_table(batches: "Sequence[MeasuredBatch]") -> Table:
+    """Batches on the RTL: whether they are exact, and their cycles beside the formulas' and the accelerator model's."""
     return Table(
         "Cycles of a batch on the RTL",
-        ("design", "batch", "measured", "model", "array", "no stalls", "DRAM words"),
+        ("design", "batch", "exact", "measured", "model", "array", "no stalls", "DRAM words"),
         [
             (
                 batch.design.value,
                 batch.phase.value,
+                "yes" if batch.bit_exact else "NO",
                 *(
                     f"{count:,}"
                     for count in (batch.measured, batch.model, batch.array, batch.no_stalls, batch.moved_words)
@@ -64,10 +65,11 @@ def cycles_table(batches: "Sequence[BatchCycles]") -> Table:
             for batch in batches
         ],
         (
+            "exact: outputs, weights and predictor, against torch's convolutions of integers",
             "model: by the formulas, moves included; array: those in which the layers' array has a product",
             "no stalls: the accelerator model, which leaves out moves, tiles and folds cut short",
         ),
-        text_columns=2,
+        text_columns=3,
     )
 
 

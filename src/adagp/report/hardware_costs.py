@@ -104,11 +104,11 @@ def proofs_table(found: Mapping[str, tuple[bool, int]]) -> Table:
 
 
 def coverage_table(found: Mapping[str, int]) -> Table:
-    """How often each kind occurs."""
+    """How often each kind of descriptor occurs."""
     hit = sum(count > 0 for count in found.values())
     return Table(
-        f"Functional coverage: {hit} of {len(found)} kinds",
+        f"Compiled descriptors: {hit} of {len(found)} kinds occur",
         ("kind", "descriptors"),
         [(name, f"{count:,}" if count else "NONE") for name, count in found.items()],
-        ("descriptors of a BP and a GP batch on every design, as `adagp hardware report` clocks them",),
+        ("of a BP and a GP batch on every design; counted, not clocked: `adagp hardware report` clocks them",),
     )

@@ -68,7 +68,7 @@ def test_connections_are_as_long_as_donath_says():
     assert mean_length(10_000, 0.8) > mean_length(10_000, 0.5 + 1e-9)
 
 
-def test_the_clocked_programs_cover_every_kind_of_descriptor():
+def test_the_programs_contain_every_kind_of_descriptor():
     found = counted(batch_descriptors())
     assert list(found) == bins()
     assert [name for name, count in found.items() if not count] == []

@@ -106,7 +106,7 @@ def test_one_wrong_bit_is_seen():
 @needs_verilator
 @pytest.mark.parametrize("model", ["vgg13", "resnet50", "mobilenet_v2"])
 def test_every_kind_of_layer_runs_on_180_pes(model):
-    """Both phases, on the cheapest layer of each kind."""
+    """Both phases, on the first layer of each kind."""
     for op in kinds(model):
         for phase in (Phase.GP, Phase.BP):
             program = layer_program(op, Design.EFFICIENT, phase, geometries(Design.EFFICIENT), Timing())

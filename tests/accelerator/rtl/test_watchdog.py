@@ -23,8 +23,8 @@ TOKENLESS = [LOAD, Product(Memory.INPUTS, 1, waits=1 << Unit.LOADER), Barrier()]
 
 @pytest.fixture
 def no_word_moves(monkeypatch):
-    """DRAM takes no request and no write."""
-    monkeypatch.setattr(testbench._Channels, "willing", lambda self: False)
+    """DRAM takes no request and no write; descriptors are offered."""
+    monkeypatch.setattr(testbench._Channels, "willing", lambda self: not self.describes)
 
 
 def check_tokenless(bench):

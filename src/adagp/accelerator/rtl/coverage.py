@@ -1,4 +1,7 @@
-"""Functional coverage: which kinds of descriptors, fields and waits the verified programs have exercised."""
+"""Coverage of descriptors: which kinds of them, by operation, field and wait, compiled programs contain.
+
+Nothing is clocked to count them.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -95,9 +95,9 @@ def bp_batch(network: IntegerNetwork, images: Integers, grads: Integers, *, lear
         operands(values @ network.last[:, : layer.row], shifts.predicted)
         for values, layer in zip(hidden, network.layers, strict=True)
     ]
-    before = np.zeros_like(images)
     for index in reversed(range(len(network.layers))):
         layer, inputs, weight = network.layers[index], done.inputs[index], network.weights[index]
+        before = np.zeros_like(images)
         if index or network.first_input_grad:
             sums = integer_sums(layer, Pass.INPUT_GRAD, inputs, weight, grads)
             before = masked(inputs, sums, shifts.input_grad)

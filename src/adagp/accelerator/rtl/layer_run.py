@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from adagp.accelerator.designs import Design
-from adagp.accelerator.rtl import golden_batch
 from adagp.accelerator.rtl.batches import BatchPrograms
 from adagp.accelerator.rtl.cycles import CoreCycles, program_cycles
 from adagp.accelerator.rtl.descriptor import Unit
 from adagp.accelerator.rtl.dram import Timing
+from adagp.accelerator.rtl.exactness import is_exact
 from adagp.accelerator.rtl.garbage import paused_collection
 from adagp.accelerator.rtl.geometry import CoreGeometry
 from adagp.accelerator.rtl.integer_network import IntegerNetwork, Shifts, random_network
@@ -113,23 +113,9 @@ class LayerProgram:
         traces = bench.run({unit: program.descriptors for unit, program in programs.items()}, dram, tell)
         cycles = max(trace.cycles for trace in traces.values()) - self.prepare_cycles
         moved = sum(trace.read_words + trace.written_words for trace in traces.values()) - self.prepare_words
-        return self._is_exact(dram), cycles, moved
-
-    def _is_exact(self, dram: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> bool:
-        expected, found = self.network.copy(), self.memory.read_network(dram)
-        if self.phase is Phase.GP:
-            done, before = golden_batch.gp_batch(expected, self.images), np.zeros_like(self.images)
-        else:
-            learns = self.design is not Design.BASELINE
-            done, before = golden_batch.bp_batch(expected, self.images, self.grads, learns=learns)
-        pairs = [
-            (self.memory.read_outputs(dram), done.outputs),
-            (self.memory.read_image_grads(dram), before),
-            (found.last, expected.last),
-            (found.convolution, expected.convolution),
-            *zip(found.weights, expected.weights, strict=True),
-        ]
-        return all(np.array_equal(ours, theirs) for ours, theirs in pairs)
+        learns = self.design is not Design.BASELINE
+        exact = is_exact(self.memory, dram, self.images, self.grads, self.phase, learns=learns)
+        return exact, cycles, moved
 
 
 @paused_collection()

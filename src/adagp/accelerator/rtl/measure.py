@@ -1,4 +1,4 @@
-"""Cycles of whole batches of a small network, measured on the RTL, by formula, and without stalls."""
+"""Whole batches of a small network on the RTL: their bits, and their cycles, also by formula and without stalls."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,6 +11,7 @@ from adagp.accelerator.rtl.batches import BatchPrograms
 from adagp.accelerator.rtl.cycles import program_cycles
 from adagp.accelerator.rtl.descriptor import Unit
 from adagp.accelerator.rtl.dram import Timing, Words
+from adagp.accelerator.rtl.exactness import is_exact
 from adagp.accelerator.rtl.geometry import CoreGeometry
 from adagp.accelerator.rtl.golden import Integers
 from adagp.accelerator.rtl.integer_network import IntegerNetwork, random_network
@@ -35,12 +36,13 @@ _SECOND = CoreGeometry(3, 2, input_depth=256, weight_depth=128, output_depth=64,
 
 
 @dataclass(frozen=True)
-class BatchCycles:
-    """Cycles of one batch on one design.
+class MeasuredBatch:
+    """One batch on one design.
 
     Attributes:
         design: The design.
         phase: The batch's phase.
+        bit_exact: Whether outputs, weights and predictor equal the golden model's in every bit.
         measured: Cycles on the RTL, without those that first load a resident predictor.
         model: The same by the formulas, moves included.
         array: Cycles in which the layers' array has a product.
@@ -50,11 +52,17 @@ class BatchCycles:
 
     design: Design
     phase: Phase
+    bit_exact: bool
     measured: int
     model: int
     array: int
     no_stalls: int
     moved_words: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether bits and cycles are as they must be."""
+        return self.bit_exact and self.measured == self.model
 
 
 def small_cores(design: Design) -> dict[str, CoreGeometry]:
@@ -97,23 +105,23 @@ def run_small(
     return memory, dram, found
 
 
-def measure(design: Design, phase: Phase) -> BatchCycles:
+def measure(design: Design, phase: Phase) -> MeasuredBatch:
     """Run a batch of the small network on the RTL."""
-    _, _, traces = run_small(design, phase)
-    return account(design, phase, traces)
+    return account(design, phase, *run_small(design, phase))
 
 
-def account(design: Design, phase: Phase, traces: Mapping[str, Trace]) -> BatchCycles:
-    """A measured batch of the small network beside its formulas."""
-    cores, memory = small_cores(design), MemoryMap(small_batch()[0], SAMPLES)
+def account(design: Design, phase: Phase, memory: MemoryMap, dram: Words, traces: Mapping[str, Trace]) -> MeasuredBatch:
+    """What `run_small` gave, beside the golden model and the formulas."""
+    cores, (_, images, grads) = small_cores(design), small_batch()
     builder = BatchPrograms(design, cores, memory)
     expected = program_cycles(builder.batch(phase), cores, TIMING)
     before = program_cycles(builder.batch(phase, parts=()), cores, TIMING).values()
     prepare_cycles = max(core.cycles for core in before)
     prepare_words = sum(core.read_words + core.written_words for core in before)
-    return BatchCycles(
+    return MeasuredBatch(
         design=design,
         phase=phase,
+        bit_exact=is_exact(memory, dram, images, grads, phase, learns=design is not Design.BASELINE),
         measured=max(trace.cycles for trace in traces.values()) - prepare_cycles,
         model=max(core.cycles for core in expected.values()) - prepare_cycles,
         array=expected[MAIN].busy[Unit.ARRAY],

@@ -126,6 +126,7 @@ class _Channels:
         self.stalls, self._random = stalls, np.random.default_rng(seed)
         self.taken = self.cycle = self.last = self.moved = self.read_words = self.written_words = 0
         self.waiting: dict[str, bool] = {}
+        self.describes = False  # whether a descriptor is offered, which stays until it is taken
         self.answers: deque[tuple[int, list[int], int]] = deque()  # earliest start, words, cycles
         self.answers_free = self.writes_free = 0
         self.offered = -1
@@ -183,17 +184,18 @@ async def _serve(context: Any, ports: Any, state: _Channels) -> None:
             driven[id(signal)] = value
             context.set(signal, value)
 
-    drive(ports.descriptors.valid, 1)
     while not state.done:
         answer = state.answer()
+        state.describes = state.describes or state.willing()
         asks, takes = state.willing(), state.cycle >= state.writes_free and state.willing()
+        drive(ports.descriptors.valid, int(state.describes))
         drive(ports.descriptors.payload, state.descriptors[state.taken])
         drive(ports.requests.ready, int(asks))
         drive(ports.writes.ready, int(takes))
         drive(ports.answers.valid, int(answer is not None))
         if answer is not None:
             drive(beat, _packed(answer, width))
-        _, _, taken, asked, wanted, answered, written, given = await watched
+        _, _, ready, asked, wanted, answered, written, given = await watched
         if answered and answer is not None:
             state.answered()
         if asked and asks:
@@ -201,9 +203,10 @@ async def _serve(context: Any, ports: Any, state: _Channels) -> None:
         if written and takes:
             count = given >> ADDRESS_BITS & _COUNTS
             state.write(given & _ADDRESSES, _unpacked(given >> ADDRESS_BITS + WORDS_BITS, count, width))
+        taken = bool(ready and state.describes)
         if taken:
             state.taken += 1
-            state.last = state.cycle
+            state.last, state.describes = state.cycle, False
         offers, takes_answer = answer is not None, bool(answered)
         if taken or (asked and asks) or (written and takes) or (offers and takes_answer):
             state.moved = state.cycle

@@ -2,8 +2,8 @@
 
 Delays are the cell library's, by load and transition, with the wires that `wires` estimates. Each module is analysed
 once and then stands in its parents for all its instances, with the delay from each input to each output. Transitions
-start at zero at registers' clocks and at inputs, as in OpenSTA, against which a test compares every path of a module.
-The clock is ideal: it has no tree and no skew.
+start at zero at registers' clocks and at inputs, as in OpenSTA, with which a test compares the longest path of a PE
+without wires. The clock is ideal: it has no tree and no skew.
 """
 
 from collections import defaultdict
