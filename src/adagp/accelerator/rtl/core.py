@@ -11,16 +11,16 @@ from adagp.accelerator.rtl.controller import Controller
 from adagp.accelerator.rtl.descriptor import DESCRIPTOR_BITS, Memory, Unit
 from adagp.accelerator.rtl.dispatcher import Dispatcher
 from adagp.accelerator.rtl.drainer import Drainer
-from adagp.accelerator.rtl.geometry import ADDRESS_BITS, CoreGeometry
+from adagp.accelerator.rtl.geometry import CoreGeometry
 from adagp.accelerator.rtl.lane import Lane
 from adagp.accelerator.rtl.library import Library, place
-from adagp.accelerator.rtl.loader import REQUEST, WORDS_BITS, Loader, beat
+from adagp.accelerator.rtl.loader import REQUEST, Loader, beat
 from adagp.accelerator.rtl.systolic_array import SystolicArray
 
 
 def core_ports(geometry: CoreGeometry) -> Signature:
     """The ports of a core that lead out of the accelerator: descriptors, and DRAM's three channels."""
-    write = data.StructLayout({"address": ADDRESS_BITS, "words": WORDS_BITS, "data": beat(geometry)})
+    write = data.StructLayout({"request": REQUEST, "data": beat(geometry)})
     return Signature(
         {
             "descriptors": In(stream.Signature(DESCRIPTOR_BITS)),
@@ -62,8 +62,7 @@ class Core(Component):
             array.load.eq(control.shifts_weights),
             self.outer.writes.valid.eq(drainer.writes.valid),
             drainer.writes.ready.eq(self.outer.writes.ready),
-            self.outer.writes.payload.address.eq(drainer.writes.payload.address),
-            self.outer.writes.payload.words.eq(drainer.writes.payload.words),
+            self.outer.writes.payload.request.eq(drainer.writes.payload),
         ]
         for unit, part in ((Unit.LOADER, loader), (Unit.ARRAY, control), (Unit.DRAINER, drainer)):
             connect(m, dispatcher.commands[unit], part.commands)

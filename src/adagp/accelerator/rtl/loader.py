@@ -11,7 +11,7 @@ from adagp.accelerator.rtl.nest import Nest
 
 WORDS_BITS = MOST_BANKS.bit_length()
 REQUEST = data.StructLayout({"address": ADDRESS_BITS, "words": WORDS_BITS})
-"""A read of consecutive words at any address; of no words, to be answered by zeros."""
+"""Consecutive words of DRAM at any address. A read of no words is answered by zeros."""
 
 
 def beat(geometry: CoreGeometry) -> data.ArrayLayout:
