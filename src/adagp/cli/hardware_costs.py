@@ -59,7 +59,7 @@ def timing_command(
 
 @command
 def place_command(
-    design: Annotated[str, typer.Option("--design", help=f"One of {_NAMES}, or all.")] = "all",
+    design: Annotated[str, typer.Option("--design", help=f"One of {_NAMES}, or all.")] = "baseline",
     array: machine_options.ArrayShape = "4x4",
     second_array: machine_options.SecondArray = "2x2",
     seed: Annotated[int, typer.Option(min=1, help="Where the placer starts.")] = 1,
@@ -72,8 +72,8 @@ def place_command(
 
     Try:
 
-    - `adagp hardware place`: all four designs of 4x4 PEs, some minutes each.
-    - `adagp hardware place --design efficient --array 8x8`
+    - `adagp hardware place`: the baseline of 4x4 PEs, in minutes.
+    - `adagp hardware place --design all`: the routing of LOW may take more than an hour.
     - `adagp hardware place --design baseline --seed 2 --json`: another start, another clock.
     """
     del debug

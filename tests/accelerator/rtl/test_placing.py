@@ -65,7 +65,7 @@ def test_the_command_tells_resources_clock_and_path(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(placing, "check_tools", lambda: None)
     monkeypatch.setattr(placing, "place_and_route", lambda design, seed: Library().modules(design) and PLACED)
     monkeypatch.setattr("adagp.accelerator.rtl.tools.Tool.version", lambda tool: "9.9")
-    shown = CliRunner().invoke(hardware_app, ["place", "--array", "3x3"]).stdout
+    shown = CliRunner().invoke(hardware_app, ["place", "--design", "all", "--array", "3x3"]).stdout
     for part in ("3x3 PEs", "10,810", "34.1", "11.3 + 18.0", "main.drainer -> main.lane_2", "nextpnr 9.9", "max"):
         assert part in shown, part
     found = json.loads(CliRunner().invoke(hardware_app, ["place", "--design", "low", "--json"]).stdout)

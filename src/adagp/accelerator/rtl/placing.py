@@ -73,7 +73,7 @@ def place_and_route(design: Accelerator, seed: int = 1) -> Placed:
 
     Args:
         design: The design.
-        seed: Where the placer starts; the clock depends on it by a few per cent.
+        seed: Where the placer starts, on which the clock depends.
 
     Raises:
         ToolError: If yosys or nextpnr is missing or fails, or the design does not fit.
